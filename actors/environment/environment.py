@@ -1,0 +1,50 @@
+"""What an environment author implements. The session engine (turn loop, tokens, deadlines) is the actor's.
+
+    environment = factory(task)
+    observation = await environment.reset(task)                  # the first messages, and the tools on offer
+    while not done:
+        turn = … generate, parse …                               # by the actor
+        outcome = await environment.step(turn)                   # tool outputs, or the end
+    await environment.close()
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.actors.session import ChatMessage, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool as the model sees it. `parameters` is a JSON schema (type object)."""
+
+    name: str
+    description: str
+    parameters: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    messages: tuple[ChatMessage, ...]
+    tools: tuple[Tool, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """`messages`: what the model sees next (tool outputs, a user's answer); empty and done=True ends the session."""
+
+    messages: tuple[ChatMessage, ...] = ()
+    done: bool = True
+
+
+class Environment(Protocol):
+    """One instance a session. Every method may raise: the session fails with the reason, the actor goes on."""
+
+    async def reset(self, task: Task) -> Observation: ...
+
+    async def step(self, turn: ChatMessage) -> StepOutcome:
+        """`turn` is the assistant's message with its parsed tool calls; a malformed call never reaches this method."""
+
+    async def close(self) -> None: ...

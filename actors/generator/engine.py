@@ -1,0 +1,57 @@
+"""What the generator actor asks of an inference engine. Every engine passes tests/actors/generator/test_engine_contract.py.
+
+    engine = make()
+    await engine.start()                                   # loads `model_path`; version 0
+    completion = await engine.generate(request)            # many at once: continuous batching inside
+    await engine.stage_weights(manifest)                   # bytes near and verified; decoding goes on
+    timings = await engine.commit_weights(manifest)        # pause, load, resume; requests in flight go on
+    await engine.close()
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.actors.messages import Completion, Generate
+from headrace.transport.weights import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTimings:
+    """`pause_s` contains `load_s`. `requests_running`: requests in flight when the pause began."""
+
+    pause_s: float
+    load_s: float
+    requests_running: int
+
+
+class EngineDied(RuntimeError):
+    """The engine cannot serve any more; every pending `generate` raises this."""
+
+
+class Engine(Protocol):
+    @property
+    def version(self) -> int:
+        """The version in service; 0 is what `model_path` held."""
+
+    @property
+    def num_running(self) -> int:
+        """Requests in flight."""
+
+    async def start(self) -> None:
+        """Load the model. Raises EngineDied or ValueError (bad path, bad setting) with what to do."""
+
+    async def generate(self, request: Generate) -> Completion:
+        """Sample one continuation. Cancelling the awaiting task aborts the request and frees its place.
+        Raises ValueError where prompt + max_tokens exceed the context, EngineDied where the engine is gone,
+        and ValueError where the engine returned no log-probs (they are never invented)."""
+
+    async def stage_weights(self, manifest: Manifest) -> None:
+        """Bring the version near and verify every checksum. Raises WeightsMismatch and leaves the old version in service."""
+
+    async def commit_weights(self, manifest: Manifest) -> CommitTimings:
+        """Switch to the staged version. Tokens sampled afterwards carry `manifest.version`, also in requests in flight."""
+
+    async def close(self) -> None:
+        """Release everything; pending requests raise EngineDied. Idempotent."""

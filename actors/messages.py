@@ -1,0 +1,237 @@
+"""Every message that one actor kind sends to another. Typed, registered, versioned; never pickled.
+
+This file is the contract between the actor kinds: a kind imports this and `actors/session/`, never another kind.
+The comment above each block says who sends it, to whom, and what comes back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from headrace.actors.session import Group, Sampling, SessionSpec, Trajectory
+from headrace.transport import message
+from headrace.transport.weights import Manifest
+
+
+@message("accepted")
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The receiver owns it now."""
+
+
+# --- sessions -------------------------------------------------------------------------------------------------------
+
+
+@message("session.run")
+@dataclass(frozen=True, slots=True)
+class RunSessions:
+    """dispatcher → environment (ask → Accepted): run these, each in a slot of yours. An environment actor announces
+    `slots` in its directory metadata and the dispatcher never exceeds it."""
+
+    sessions: tuple[SessionSpec, ...]
+
+
+@message("session.cancel")
+@dataclass(frozen=True, slots=True)
+class CancelSessions:
+    """dispatcher → environment (tell): stop these; nothing more is sent about them."""
+
+    session_ids: tuple[str, ...]
+
+
+@message("session.moved")
+@dataclass(frozen=True, slots=True)
+class SessionsMoved:
+    """environment → dispatcher (tell): a grader acknowledged these; their slots are free, `grader` owns them."""
+
+    session_ids: tuple[str, ...]
+    grader: str
+
+
+@message("session.failed")
+@dataclass(frozen=True, slots=True)
+class SessionFailed:
+    """environment or grader → dispatcher (ask → Accepted): this attempt ended without a trajectory or a grade."""
+
+    session_id: str
+    attempt: int
+    reason: Literal["failed", "timed_out", "lost"]
+    detail: str
+
+
+@message("session.grade")
+@dataclass(frozen=True, slots=True)
+class GradeSession:
+    """environment → grader (ask → Accepted): a finished, ungraded trajectory; the grader owns it from the reply on."""
+
+    trajectory: Trajectory
+
+
+@message("session.graded")
+@dataclass(frozen=True, slots=True)
+class SessionGraded:
+    """grader → dispatcher (ask → Accepted): deduplicated by session_id."""
+
+    trajectory: Trajectory
+
+
+# --- generation -----------------------------------------------------------------------------------------------------
+
+
+@message("generate")
+@dataclass(frozen=True, slots=True, eq=False)
+class Generate:
+    """environment → generator (ask → Completion): continue `prompt_token_ids` (int32[P]).
+    `fresh` asks for a prefill without any cached prefix (the log-prob probe)."""
+
+    session_id: str
+    prompt_token_ids: np.ndarray
+    sampling: Sampling
+    fresh: bool = False
+
+
+@message("generate.completion")
+@dataclass(frozen=True, slots=True, eq=False)
+class Completion:
+    """N sampled tokens: token_ids int32[N] (the stop token included when it was sampled), logprobs float32[N] as sampled
+    (temperature applied), versions int32[N]."""
+
+    token_ids: np.ndarray
+    logprobs: np.ndarray
+    versions: np.ndarray
+    finish_reason: Literal["stop", "length", "aborted"]
+
+
+# --- training -------------------------------------------------------------------------------------------------------
+
+
+@message("train.next_batch")
+@dataclass(frozen=True, slots=True)
+class NextBatch:
+    """learner → dispatcher (ask → Batch): held until a batch is ready or `wait_s` has passed (then an empty Batch).
+    `step`: optimizer steps that the learner has done."""
+
+    step: int
+    wait_s: float
+
+
+@message("train.batch")
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """What one optimizer step eats. `lag_steps` maps a version to the optimizer steps between it and this step."""
+
+    groups: tuple[Group, ...]
+    version_steps: dict[int, int] = field(default_factory=dict)
+
+
+@message("train.trained")
+@dataclass(frozen=True, slots=True)
+class BatchTrained:
+    """learner → dispatcher (ask → Accepted): these went into optimizer step `step` (the first is 1)."""
+
+    step: int
+    session_ids: tuple[str, ...]
+
+
+@message("train.finished")
+@dataclass(frozen=True, slots=True)
+class TrainingFinished:
+    """learner → dispatcher (ask → Accepted): no NextBatch follows; `version` is the last one published."""
+
+    step: int
+    version: int
+
+
+@message("run.finished")
+@dataclass(frozen=True, slots=True)
+class RunFinished:
+    """dispatcher → supervisor (ask → Accepted): the final evaluation is done; stop the topology."""
+
+    reason: str
+
+
+# --- weights --------------------------------------------------------------------------------------------------------
+
+
+@message("weights.publish")
+@dataclass(frozen=True, slots=True)
+class PublishWeights:
+    """learner → parameter_server (ask → Accepted): `manifest` is staged and checksummed; distribute it."""
+
+    manifest: Manifest
+
+
+@message("weights.released")
+@dataclass(frozen=True, slots=True)
+class WeightsReleased:
+    """parameter_server → learner (tell): no one reads the staging buffer of this version any more."""
+
+    version: int
+
+
+@message("weights.stage")
+@dataclass(frozen=True, slots=True)
+class StageWeights:
+    """parameter_server → generator (ask → WeightsStaged): bring the bytes near and verify them; serving goes on."""
+
+    manifest: Manifest
+
+
+@message("weights.staged")
+@dataclass(frozen=True, slots=True)
+class WeightsStaged:
+    version: int
+    stage_s: float
+
+
+@message("weights.commit")
+@dataclass(frozen=True, slots=True)
+class CommitWeights:
+    """parameter_server → generator (ask → WeightsCommitted): pause, load from staging, resume."""
+
+    version: int
+
+
+@message("weights.committed")
+@dataclass(frozen=True, slots=True)
+class WeightsCommitted:
+    """`pause_s`: from asking the engine to pause until it runs again (it contains `load_s`)."""
+
+    version: int
+    pause_s: float
+    load_s: float
+    requests_running: int
+
+
+@message("weights.sync_evaluators")
+@dataclass(frozen=True, slots=True)
+class SyncEvaluators:
+    """dispatcher → parameter_server (ask → VersionServed): give the role `evaluator` the newest version and hold it."""
+
+
+@message("weights.served")
+@dataclass(frozen=True, slots=True)
+class VersionServed:
+    """A version that generators acknowledged. parameter_server → dispatcher and learner (tell), and the reply to
+    SyncEvaluators. `step`: the optimizer steps that the version holds."""
+
+    version: int
+    step: int
+
+
+# --- the monitor ----------------------------------------------------------------------------------------------------
+
+
+@message("monitor.metrics")
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """any actor → monitor (tell): values at one tick of the sender's own counter `step_name`
+    ("step", "version", "wall_s", …). `stream` names the series, e.g. "train", "weights", "eval"."""
+
+    stream: str
+    step_name: str
+    step: float
+    values: dict[str, float]

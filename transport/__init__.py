@@ -1,0 +1,1 @@
+"""How messages and weights travel. Knows nothing of reinforcement learning."""
