@@ -1,0 +1,1 @@
+"""The environment: one session at a time per slot; turn loop, tools, exact tokens."""

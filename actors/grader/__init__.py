@@ -1,0 +1,1 @@
+"""The grader: verifiable scores for finished sessions, CPU-heavy ones in killable child processes."""

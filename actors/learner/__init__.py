@@ -1,0 +1,1 @@
+"""The learner: model, objective, optimizer, packing, checkpoints, and the publication of weights."""

@@ -1,0 +1,1 @@
+"""The monitor: metrics to disk, TensorBoard and console; the time accounting of every actor."""

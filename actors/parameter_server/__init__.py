@@ -1,0 +1,1 @@
+"""The parameter server: versions of the weights, their distribution in phases with deadlines, late joiners."""

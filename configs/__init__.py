@@ -1,0 +1,1 @@
+"""Hydra groups: the defaults of everything built in (searched as pkg://headrace.configs)."""
