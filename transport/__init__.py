@@ -1,1 +1,73 @@
-"""How messages and weights travel. Knows nothing of reinforcement learning."""
+"""How messages and weights travel. Knows nothing of reinforcement learning.
+
+The public face of the runtime; docs/runtime.md holds the delivery contract. Weights are in `headrace.transport.weights`.
+"""
+
+from headrace.transport.activity import Activity
+from headrace.transport.actor import Actor, handles
+from headrace.transport.clock import Clock, LoopClock, MonotonicClock
+from headrace.transport.context import Context
+from headrace.transport.errors import (
+    ActorFailed,
+    BadMessage,
+    CorruptFrame,
+    DeadlineExceeded,
+    InvalidField,
+    NotHandled,
+    Oversize,
+    PeerLost,
+    Refused,
+    RemoteError,
+    RuntimeStopped,
+    TransportError,
+    UnknownActor,
+    UnknownMessage,
+    WrongVersion,
+)
+from headrace.transport.group import Group
+from headrace.transport.loopback import LoopbackNetwork
+from headrace.transport.mailbox import MailboxBound
+from headrace.transport.message import message
+from headrace.transport.network import Address, Network
+from headrace.transport.runtime import Runtime
+from headrace.transport.system import ActivityQuery, ActivitySnapshot, PeerDown, PeerUp
+from headrace.transport.virtual import Deadlock, VirtualTimeLoop, run_virtual
+
+__all__ = [
+    "Activity",
+    "ActivityQuery",
+    "ActivitySnapshot",
+    "Actor",
+    "ActorFailed",
+    "Address",
+    "BadMessage",
+    "Clock",
+    "Context",
+    "CorruptFrame",
+    "DeadlineExceeded",
+    "Deadlock",
+    "Group",
+    "InvalidField",
+    "LoopClock",
+    "LoopbackNetwork",
+    "MailboxBound",
+    "MonotonicClock",
+    "Network",
+    "NotHandled",
+    "Oversize",
+    "PeerDown",
+    "PeerLost",
+    "PeerUp",
+    "Refused",
+    "RemoteError",
+    "Runtime",
+    "RuntimeStopped",
+    "TransportError",
+    "UnknownActor",
+    "UnknownMessage",
+    "VirtualTimeLoop",
+    "WrongVersion",
+    "handles",
+    "message",
+    "run_virtual",
+]

@@ -1,0 +1,124 @@
+"""Where an actor's time goes: busy, blocked on a role, or idle; the three add up to the wall time. A pure state machine.
+
+Busy: a step of one of its coroutines runs, or a `working` block is open. Otherwise blocked on the role of its oldest
+outstanding ask; otherwise idle. `drive` wraps a coroutine so that each of its steps is timed. Never talks to anyone.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+SLOW_STEP_S = 1.0
+"""A step that holds the event loop longer than this is reported with its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityTotals:
+    """Seconds since the start. busy_s + Σ blocked_s + idle_s = wall_s. `working_s` splits a part of busy_s by label."""
+
+    wall_s: float
+    busy_s: float
+    idle_s: float
+    blocked_s: dict[str, float]
+    working_s: dict[str, float]
+
+
+class Activity:
+    def __init__(self, now: Callable[[], float], on_slow_step: Callable[[str, float], None] | None = None) -> None:
+        self._now = now
+        self._on_slow_step = on_slow_step
+        self._start_s = self._since_s = now()
+        self._depth = 0
+        self._waits: dict[int, str] = {}
+        self._next_wait = 0
+        self._busy_s = 0.0
+        self._idle_s = 0.0
+        self._blocked_s: dict[str, float] = {}
+        self._working_s: dict[str, float] = {}
+
+    def begin(self) -> float:
+        """A step begins; returns the time."""
+        now_s = self._settle()
+        self._depth += 1
+        return now_s
+
+    def end(self) -> float:
+        now_s = self._settle()
+        self._depth -= 1
+        return now_s
+
+    def block(self, role: str) -> int:
+        """An ask to `role` is outstanding from now until `unblock(ticket)`."""
+        if not self._depth:
+            self._settle()
+        self._next_wait += 1
+        self._waits[self._next_wait] = role
+        return self._next_wait
+
+    def unblock(self, ticket: int) -> None:
+        if not self._depth:
+            self._settle()
+        self._waits.pop(ticket, None)
+
+    @contextmanager
+    def working(self, label: str) -> Iterator[None]:
+        """Work off the loop (a thread, a child process, a GPU) counts as busy while this is open."""
+        began_s = self.begin()
+        try:
+            yield
+        finally:
+            self._working_s[label] = self._working_s.get(label, 0.0) + self.end() - began_s
+
+    def waiting_on(self) -> str | None:
+        """The role of the oldest outstanding ask."""
+        return next(iter(self._waits.values()), None)
+
+    def totals(self) -> ActivityTotals:
+        now_s = self._settle()
+        return ActivityTotals(
+            now_s - self._start_s, self._busy_s, self._idle_s, dict(self._blocked_s), dict(self._working_s)
+        )
+
+    @types.coroutine
+    def drive(self, coroutine: Coroutine[Any, Any, T], label: str) -> Generator[Any, Any, T]:
+        """Await `coroutine`, counting each of its synchronous steps as busy."""
+        pending: BaseException | None = None
+        value: Any = None
+        while True:
+            began_s = self.begin()
+            try:
+                yielded = coroutine.send(value) if pending is None else coroutine.throw(pending)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            finally:
+                took_s = self.end() - began_s
+                if took_s > SLOW_STEP_S and self._on_slow_step is not None:
+                    self._on_slow_step(label, took_s)
+            pending = None
+            try:
+                value = yield yielded
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except BaseException as error:  # thrown in by the task (cancellation): it belongs to the coroutine
+                pending = error
+
+    def _settle(self) -> float:
+        now_s = self._now()
+        elapsed_s = now_s - self._since_s
+        self._since_s = now_s
+        if self._depth:
+            self._busy_s += elapsed_s
+        elif self._waits:
+            role = next(iter(self._waits.values()))
+            self._blocked_s[role] = self._blocked_s.get(role, 0.0) + elapsed_s
+        else:
+            self._idle_s += elapsed_s
+        return now_s

@@ -1,0 +1,322 @@
+"""One actor as its runtime hosts it: the mailbox, the task that empties it, the tasks of concurrent handlers.
+
+A handler that raises fails its asker, never the actor. A background task that raises fails the actor. Called by the
+runtime and the links; it calls the actor's handlers and the reply ports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any
+
+from headrace.transport.activity import Activity
+from headrace.transport.actor import Actor, HandlerSpec
+from headrace.transport.clock import Clock
+from headrace.transport.errors import NotHandled, PeerLost, Refused, RemoteError, TransportError
+from headrace.transport.mailbox import Mailbox
+from headrace.transport.ports import ReplyPort
+from headrace.transport.system import ActivityQuery, ActivitySnapshot
+
+logger = logging.getLogger(__name__)
+
+_FAIRNESS_BUDGET = 128
+"""Messages that one mailbox handles before it lets the others of its event loop go on."""
+
+
+class Delivery:
+    """A message on its way to a handler. `release` gives the sender its credit back; called once, whatever happens."""
+
+    __slots__ = ("cancelled", "message", "port", "release", "task")
+
+    def __init__(self, message: Any, port: ReplyPort | None, release: Callable[[], None] | None = None) -> None:
+        self.message = message
+        self.port = port
+        self.release = release
+        self.cancelled = False
+        self.task: asyncio.Task[None] | None = None
+
+    def cancel(self) -> None:
+        """Nobody waits for the reply any more: a waiting message is skipped, a concurrent handler's task is cancelled;
+        a handler that runs in the mailbox's own task goes on."""
+        self.cancelled = True
+        if self.task is not None:
+            self.task.cancel()
+
+    def released(self) -> None:
+        release, self.release = self.release, None
+        if release is not None:
+            release()
+
+
+class ActorCell:
+    def __init__(
+        self,
+        actor: Actor,
+        name: str,
+        incarnation: str,
+        clock: Clock,
+        on_failed: Callable[[ActorCell, BaseException], None],
+    ) -> None:
+        self.actor = actor
+        self.name = name
+        self.incarnation = incarnation
+        self.mailbox: Mailbox[Delivery] = Mailbox(actor.mailbox, evictable=_evictable)
+        self.activity = Activity(clock.time, self._warn_slow)
+        self._on_failed = on_failed
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._running: dict[str, int] = {}
+        self._backlogs: dict[str, deque[Delivery]] = {}
+        self._wake: asyncio.Future[None] | None = None
+        self._room_waiters: deque[asyncio.Future[None]] = deque()
+        self._closed: str | None = None
+
+    # --- arriving ---------------------------------------------------------------------------------------------------
+
+    def deliver(self, delivery: Delivery, *, system: bool = False) -> None:
+        """Put a message into the mailbox under its policy. Never waits; refusals go to the asker."""
+        if self._closed is not None:
+            self._turn_away(delivery, PeerLost.of(self.name, self.incarnation, self._closed))
+            return
+        cls = type(delivery.message)
+        if cls is ActivityQuery:
+            if delivery.port is not None:
+                delivery.port.reply(self.snapshot())
+            delivery.released()
+            return
+        if cls not in self.actor.handlers:
+            known = ", ".join(sorted(c.__name__ for c in self.actor.handlers)) or "nothing"
+            self._turn_away(delivery, NotHandled(f"{self.name} does not handle {cls.__qualname__}; it handles {known}"))
+            return
+        taken, evicted = self.mailbox.offer(delivery, system=system)
+        capacity = self.mailbox.bound.capacity
+        if not taken:
+            self._turn_away(delivery, Refused(f"{self.name} refused it: its mailbox is full ({capacity} messages)"))
+            return
+        if evicted is not None:
+            self._turn_away(
+                evicted, Refused(f"{self.name} dropped it for a newer one: its mailbox is full ({capacity})")
+            )
+        wake, self._wake = self._wake, None
+        if wake is not None and not wake.done():
+            wake.set_result(None)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a sender of this process may deliver without waiting."""
+        mailbox = self.mailbox
+        return (mailbox.has_room and not self._room_waiters) or mailbox.bound.overflow != "block"
+
+    async def room(self) -> None:
+        """Wait, first come first served, until the mailbox has room."""
+        while self._closed is None and not self.mailbox.has_room:
+            waiter = self._loop.create_future()
+            self._room_waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._offer_room()  # the place that was meant for this sender goes to the next
+                raise
+            finally:
+                if waiter in self._room_waiters:
+                    self._room_waiters.remove(waiter)
+
+    def snapshot(self) -> ActivitySnapshot:
+        totals = self.activity.totals()
+        counters = self.mailbox.counters
+        mailbox = {
+            "received": counters.received, "handled": counters.handled, "dropped": counters.dropped,
+            "refused": counters.refused, "cancelled": counters.cancelled, "peak": counters.peak,
+            "waiting": self.mailbox.num_waiting, "running": len(self.mailbox) - self.mailbox.num_waiting,
+        }  # fmt: skip
+        return ActivitySnapshot(
+            self.name, totals.wall_s, totals.busy_s, totals.idle_s, totals.blocked_s, totals.working_s, mailbox,
+            self.activity.waiting_on() or "",
+        )  # fmt: skip
+
+    # --- running ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to handle messages."""
+        self._keep(self._loop.create_task(self._run(), name=f"{self.name}:mailbox"), fatal=True)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """A background task of the actor; an exception in it fails the actor."""
+        label = f"{self.name}:{name}"
+        task = self._loop.create_task(self.timed(coroutine, label), name=label)
+        self._keep(task, fatal=True)
+        return task
+
+    async def timed(self, coroutine: Coroutine[Any, Any, Any], label: str) -> Any:
+        """Await one of the actor's coroutines with its steps counted as busy."""
+        return await self.activity.drive(coroutine, label)
+
+    async def close(self, reason: str) -> None:
+        """End every task; what waits in the mailbox is turned away. Idempotent."""
+        if self._closed is not None:
+            return
+        self._closed = reason
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        rest = self.mailbox.drain()
+        for backlog in self._backlogs.values():
+            for delivery in backlog:
+                self.mailbox.done(cancelled=True)
+                rest.append(delivery)
+        for delivery in rest:
+            self._turn_away(delivery, PeerLost.of(self.name, self.incarnation, reason))
+        for waiter in self._room_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _run(self) -> None:
+        mailbox, handlers = self.mailbox, self.actor.handlers
+        budget = _FAIRNESS_BUDGET
+        while True:
+            delivery = mailbox.take()
+            if delivery is None:
+                self._wake = self._loop.create_future()
+                await self._wake
+                budget = _FAIRNESS_BUDGET
+                continue
+            if delivery.cancelled:
+                self._finished(delivery)
+                continue
+            spec = handlers[type(delivery.message)]
+            if spec.concurrent:
+                self._begin(delivery, spec)
+            else:
+                try:
+                    await self._handle(delivery, spec)
+                finally:
+                    self._finished(delivery)
+            budget -= 1
+            if budget == 0:
+                budget = _FAIRNESS_BUDGET
+                await asyncio.sleep(0)
+
+    def _begin(self, delivery: Delivery, spec: HandlerSpec) -> None:
+        running = self._running.get(spec.method, 0)
+        if spec.limit is not None and running >= spec.limit:
+            self._backlogs.setdefault(spec.method, deque()).append(delivery)
+            return
+        self._running[spec.method] = running + 1
+        task = self._loop.create_task(self._handle(delivery, spec), name=f"{self.name}:{spec.method}")
+        delivery.task = task
+        self._keep(task, fatal=True)
+        task.add_done_callback(lambda _: self._concurrent_done(delivery, spec))
+
+    def _concurrent_done(self, delivery: Delivery, spec: HandlerSpec) -> None:
+        self._finished(delivery)
+        self._running[spec.method] -= 1
+        backlog = self._backlogs.get(spec.method)
+        while backlog and self._closed is None:
+            following = backlog.popleft()
+            if following.cancelled:
+                self._finished(following)
+                continue
+            self._begin(following, spec)
+            break
+
+    async def _handle(self, delivery: Delivery, spec: HandlerSpec) -> None:
+        port = delivery.port
+        method = getattr(self.actor, spec.method)
+        try:
+            if spec.stream:
+                await self._produce(method(delivery.message), port, spec)
+                return
+            value = await self.activity.drive(method(delivery.message), spec.method)
+        except asyncio.CancelledError:
+            if port is not None:
+                port.fail(Refused(f"{self.name} cancelled {spec.method}: {self._closed or 'the asker gave up'}"))
+            if self._closed is not None or not delivery.cancelled:
+                raise
+        except Refused as error:
+            if port is not None:
+                port.fail(error)
+        except Exception as error:
+            self._report(delivery, spec, error)
+        except BaseException as error:  # SystemExit and the like: tell the asker, then fail the actor
+            self._report(delivery, spec, error)
+            raise
+        else:
+            if port is not None:
+                port.reply(value)
+
+    async def _produce(self, items: AsyncGenerator[Any, None], port: ReplyPort | None, spec: HandlerSpec) -> None:
+        if port is None:
+            await items.aclose()
+            raise TypeError(f"{self.name}.{spec.method} streams; call it with context.stream, not tell")
+        try:
+            while True:
+                try:
+                    item = await self.activity.drive(_next(items), spec.method)
+                except StopAsyncIteration:
+                    break
+                await port.item(item)
+        finally:
+            await items.aclose()
+        port.end()
+
+    def _report(self, delivery: Delivery, spec: HandlerSpec, error: BaseException) -> None:
+        text = "".join(traceback.format_exception(error))
+        if delivery.port is None:
+            logger.error("%s: %s raised on %s:\n%s", self.name, spec.method, type(delivery.message).__name__, text)
+            return
+        summary = f"{self.name}.{spec.method} raised {type(error).__name__}: {error}"
+        delivery.port.fail(RemoteError(summary[:2000], type(error).__name__, text[-20_000:]))
+
+    # --- ending -----------------------------------------------------------------------------------------------------
+
+    def _finished(self, delivery: Delivery) -> None:
+        self.mailbox.done(cancelled=delivery.cancelled)
+        delivery.released()
+        if self._room_waiters:
+            self._offer_room()
+
+    def _offer_room(self) -> None:
+        while self._room_waiters and self.mailbox.has_room:
+            waiter = self._room_waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _turn_away(self, delivery: Delivery, error: TransportError) -> None:
+        if delivery.port is not None:
+            delivery.port.fail(error)
+        else:
+            logger.warning("%s: a %s was not handled: %s", self.name, type(delivery.message).__name__, error)
+        delivery.released()
+
+    def _keep(self, task: asyncio.Task[Any], *, fatal: bool) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None and self._closed is None:
+            self._on_failed(self, error)
+
+    def _warn_slow(self, label: str, took_s: float) -> None:
+        logger.warning(
+            "%s: %s held the event loop for %.2f s; move it to context.run_blocking", self.name, label, took_s
+        )
+
+
+async def _next(items: AsyncGenerator[Any, None]) -> Any:
+    return await items.__anext__()
+
+
+def _evictable(delivery: Delivery) -> bool:
+    return not delivery.message.__class__.__module__.startswith("headrace.transport.system")

@@ -1,0 +1,140 @@
+"""The directory as actors: the service in the hosting runtime, and the agent that keeps every other runtime's copy.
+
+The service applies what runtimes and the supervisor report and pushes each change to all; the agent applies changes in order
+and takes a fresh snapshot where it missed one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.transport.actor import Actor, handles
+from headrace.transport.directory import DirectoryState
+from headrace.transport.mailbox import MailboxBound
+from headrace.transport.names import Names
+from headrace.transport.system import (
+    ActorRecord,
+    DirectoryChange,
+    DirectorySnapshot,
+    Heartbeat,
+    Leave,
+    Register,
+    Registered,
+    Subscribe,
+    Unregister,
+)
+
+DIRECTORY = "directory/0"
+
+Push = Callable[[ActorRecord, DirectoryChange], None]
+
+
+def agent_name(incarnation: str) -> str:
+    """The actor of a runtime that the directory talks to."""
+    return f"runtime/{incarnation}"
+
+
+def system_record(name: str, incarnation: str, address: str) -> ActorRecord:
+    """A record for the runtime's own actors, which are in no directory."""
+    return ActorRecord(name, incarnation, address, {}, 1 << 16, 1 << 30)
+
+
+class DirectoryService(Actor):
+    mailbox = MailboxBound(capacity=1 << 16)
+
+    def __init__(self, *, names: Names, push: Push, now: Callable[[], float], silence_s: float) -> None:
+        self._state = names.state
+        self._names = names
+        self._push = push
+        self._now = now
+        self._silence_s = silence_s
+        self._subscribers: dict[str, ActorRecord] = {}
+        self.lag_s: dict[str, float] = {}
+        """last reported event-loop lag by incarnation"""
+
+    def commit(self, changes: list[DirectoryChange]) -> None:
+        """Tell this process and every subscriber of changes that the state holds."""
+        for change in changes:
+            if change.dead_incarnation:
+                self._subscribers.pop(change.dead_incarnation, None)
+                self.lag_s.pop(change.dead_incarnation, None)
+            self._names.announce(change)
+            for record in list(self._subscribers.values()):
+                self._push(record, change)
+
+    def process_down(self, incarnation: str, reason: str) -> None:
+        """The supervisor saw the process die: everybody knows at once. Idempotent."""
+        self.commit(self._state.process_down(incarnation, reason))
+
+    def expire(self) -> None:
+        """Declare silent processes down; called by the hosting runtime about every second."""
+        self.commit(self._state.expire(self._now(), self._silence_s))
+
+    @handles(Subscribe)
+    async def subscribe(self, message: Subscribe) -> DirectorySnapshot:
+        agent = system_record(agent_name(message.incarnation), message.incarnation, message.address)
+        if self._state.death_of(message.incarnation) is None:
+            self._subscribers[message.incarnation] = agent
+        return self._state.snapshot()
+
+    @handles(Register)
+    async def register(self, message: Register) -> Registered:
+        self.commit(self._state.register(message.actor))
+        return Registered(self._state.revision)
+
+    @handles(Unregister)
+    async def unregister(self, message: Unregister) -> Registered:
+        self.commit(self._state.unregister(message.name, message.incarnation, message.reason))
+        return Registered(self._state.revision)
+
+    @handles(Leave)
+    async def leave(self, message: Leave) -> Registered:
+        self.process_down(message.incarnation, message.reason)
+        return Registered(self._state.revision)
+
+    @handles(Heartbeat)
+    async def heartbeat(self, message: Heartbeat) -> None:
+        self._state.heartbeat(message.incarnation, self._now())
+        self.lag_s[message.incarnation] = message.lag_s
+
+
+class RuntimeAgent(Actor):
+    """Every runtime has one: it receives the directory's changes, and it is the name under which code outside of actors asks."""
+
+    mailbox = MailboxBound(capacity=1 << 16)
+
+    def __init__(self, *, names: Names, address: str) -> None:
+        self._names = names
+        self._address = address
+        self._early: list[DirectoryChange] = []
+        self._joined = False
+
+    async def join(self, timeout_s: float) -> None:
+        """Subscribe and take the snapshot over."""
+        self._joined = False
+        request = Subscribe(self.context.incarnation, self._address)
+        snapshot: DirectorySnapshot = await self.context.ask(DIRECTORY, request, timeout_s=timeout_s)
+        state: DirectoryState = self._names.state
+        for change in list(state.difference(snapshot)):
+            self._take(change)
+        state.revision = snapshot.revision
+        self._joined = True
+        early, self._early = self._early, []
+        for change in early:
+            await self.change(change)
+
+    @handles(DirectoryChange)
+    async def change(self, message: DirectoryChange) -> None:
+        revision = self._names.state.revision
+        if not self._joined:
+            self._early.append(message)
+        elif message.revision == revision + 1:
+            self._take(message)
+        elif message.revision > revision:
+            self._joined = False
+            self._early.append(message)
+            self.context.spawn(self.join(60.0), "rejoin")
+
+    def _take(self, change: DirectoryChange) -> None:
+        self._names.state.apply(change)
+        self._names.announce(change)

@@ -1,0 +1,73 @@
+"""What the runtime asks of a network: ports that carry frames to addresses, in order for each pair and lane.
+
+A network knows nothing of messages. Every network passes tests/transport/test_network_contract.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+from headrace.transport.errors import TransportError
+
+Frame = bytes | memoryview
+
+
+class Lane(IntEnum):
+    """Control and bulk never share a socket or an I/O thread: 8 MiB ahead of a control message cost it 100 ms."""
+
+    CONTROL = 0
+    BULK = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a process receives: one endpoint a lane, and the incarnation that must still be the one listening there."""
+
+    incarnation: str
+    control: str
+    bulk: str
+
+    def __str__(self) -> str:
+        return f"{self.incarnation}|{self.control}|{self.bulk}"
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """The inverse of str(). Raises TransportError with the form that is expected."""
+        parts = text.split("|")
+        if len(parts) != 3 or not all(parts):
+            raise TransportError(f"an address is 'incarnation|control endpoint|bulk endpoint', got {text!r}")
+        return cls(*parts)
+
+    def endpoint(self, lane: Lane) -> str:
+        return self.bulk if lane is Lane.BULK else self.control
+
+
+Receive = Callable[[Lane, Sequence[Frame]], None]
+"""Called on the event loop with the frames of one message. It must not raise: what it cannot read it counts."""
+
+
+class Port(Protocol):
+    """One runtime's end of a network."""
+
+    @property
+    def address(self) -> Address: ...
+
+    def send(self, to: Address, lane: Lane, frames: Sequence[Frame]) -> None:
+        """Queue one message; never waits. Frames must not change until they are sent (arrays are frozen by convention).
+        What is sent to an address that is gone is lost: the directory tells."""
+
+    def forget(self, to: Address) -> None:
+        """That process is gone: drop what is queued for it and its sockets."""
+
+    async def close(self, flush_s: float) -> None:
+        """Send what is queued for at most `flush_s`, then release everything. Idempotent."""
+
+
+class Network(Protocol):
+    heartbeat_s: float | None
+    """How often runtimes tell the directory that they live; None where a runtime cannot die alone (in memory)."""
+
+    async def open(self, incarnation: str, receive: Receive) -> Port: ...

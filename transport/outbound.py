@@ -1,0 +1,211 @@
+"""Ask, tell and stream: find the peer, get credit, send, wait. Peers of this process are reached without the codec.
+
+Called by contexts. Every wait has a deadline and ends early when the peer is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from headrace.transport.activity import Activity
+from headrace.transport.calls import Call, Calls
+from headrace.transport.cell import ActorCell, Delivery
+from headrace.transport.clock import Clock
+from headrace.transport.deadlines import Deadlines
+from headrace.transport.directory import role_of
+from headrace.transport.errors import DeadlineExceeded, PeerLost, TransportError
+from headrace.transport.links import Links
+from headrace.transport.message import type_of
+from headrace.transport.names import Names
+from headrace.transport.ports import LocalPort
+from headrace.transport.system import ActorRecord
+
+Copy = Callable[[Any], Any]
+
+
+class Outbound:
+    def __init__(
+        self,
+        *,
+        incarnation: str,
+        clock: Clock,
+        deadlines: Deadlines,
+        names: Names,
+        calls: Calls,
+        links: Links,
+        cells: dict[str, ActorCell],
+        copy: Copy | None,
+    ) -> None:
+        self._incarnation = incarnation
+        self._clock = clock
+        self._deadlines = deadlines
+        self._names = names
+        self._calls = calls
+        self._links = links
+        self._cells = cells
+        self._copy = copy
+        self._loop = asyncio.get_running_loop()
+        self.tells_dropped = 0
+        """tell_soon messages that had no peer or no credit"""
+        self.stopped: Callable[[], TransportError] | None = None
+
+    async def ask(self, activity: Activity, name: str, message: object, timeout_s: float) -> Any:
+        when_s = self._clock.time() + timeout_s
+        ticket = activity.block(role_of(name))
+        try:
+            record = self._names.state.find(name) or await self._names.find(name, timeout_s)
+            call = self._calls.open(name, record.incarnation, when_s, timeout_s)
+            try:
+                if self.stopped is not None:
+                    raise self.stopped()
+                if record.incarnation == self._incarnation:
+                    await self._ask_here(call, message)
+                else:
+                    credit = self._links.credit(record)
+                    if not credit.available:
+                        await self._or_end(call.future, credit.wait())
+                    if not call.future.done():
+                        self._links.ask(record, call, message, when_s, timeout_s)
+                return await call.future
+            finally:
+                self._calls.close(call)
+                if call.future.done() and not call.future.cancelled():
+                    call.future.exception()  # an error that nobody awaits any more is no warning
+        finally:
+            activity.unblock(ticket)
+
+    async def tell(self, activity: Activity, name: str, message: object, timeout_s: float) -> None:
+        record = self._names.state.find(name)
+        if record is None or not self._has_room(record):
+            ticket = activity.block(role_of(name))
+            try:
+                record = await self._wait_for_room(name, timeout_s)
+            finally:
+                activity.unblock(ticket)
+        self._send_tell(record, message)
+
+    def tell_soon(self, name: str, message: object) -> bool:
+        record = self._names.state.find(name)
+        if record is None or not self._has_room(record):
+            self.tells_dropped += 1
+            return False
+        self._send_tell(record, message)
+        return True
+
+    async def stream(
+        self, activity: Activity, name: str, message: object, timeout_s: float
+    ) -> AsyncGenerator[Any, None]:
+        record = self._names.state.find(name) or await self._wait_for_room(name, timeout_s)
+        call = self._calls.open_stream(name, record.incarnation)
+        buffer = call.stream
+        assert buffer is not None
+        try:
+            if record.incarnation == self._incarnation:
+                await self._ask_here(call, message)
+            else:
+                await self._wait_for_room(name, timeout_s)
+                self._links.ask(record, call, message, self._clock.time() + timeout_s, timeout_s)
+            while True:
+                if not buffer.items:
+                    if isinstance(buffer.end, TransportError):
+                        raise buffer.end
+                    if buffer.end:
+                        return
+                    await self._arrival(activity, call, timeout_s)
+                    continue
+                item = buffer.items.popleft()
+                if buffer.grant is not None:
+                    buffer.grant(1)
+                yield item
+        finally:
+            self._calls.close(call)
+
+    # --- within this process ----------------------------------------------------------------------------------------
+
+    async def _ask_here(self, call: Call, message: object) -> None:
+        type_of(type(message))
+        cell = self._cells.get(call.name)
+        if cell is None:
+            raise PeerLost.of(call.name, self._incarnation, "it has left this process")
+        if not cell.has_room:
+            await self._or_end(call.future, cell.room())
+            if call.future.done():
+                return
+        port = LocalPort(self._calls, call.id, self._copy)
+        if call.stream is not None:
+            call.stream.grant = port.window.grant
+        delivery = Delivery(message if self._copy is None else self._copy(message), port)
+        call.abandon = delivery.cancel
+        cell.deliver(delivery)
+
+    def _has_room(self, record: ActorRecord) -> bool:
+        if record.incarnation == self._incarnation:
+            cell = self._cells.get(record.name)
+            return cell is None or cell.has_room
+        return self._links.credit(record).available
+
+    def _send_tell(self, record: ActorRecord, message: object) -> None:
+        if self.stopped is not None:
+            raise self.stopped()
+        if record.incarnation != self._incarnation:
+            self._links.tell(record, message)
+            return
+        type_of(type(message))
+        cell = self._cells.get(record.name)
+        if cell is None:
+            raise PeerLost.of(record.name, self._incarnation, "it has left this process")
+        cell.deliver(Delivery(message if self._copy is None else self._copy(message), None))
+
+    # --- waiting ----------------------------------------------------------------------------------------------------
+
+    async def _wait_for_room(self, name: str, timeout_s: float) -> ActorRecord:
+        """The peer's record once it is there and takes a message."""
+        when_s = self._clock.time() + timeout_s
+        record = await self._names.find(name, timeout_s)
+        call = self._calls.open(name, record.incarnation, when_s, timeout_s)
+        try:
+            while not self._has_room(record) and not call.future.done():
+                if record.incarnation == self._incarnation:
+                    await self._or_end(call.future, self._cells[name].room())
+                else:
+                    await self._or_end(call.future, self._links.credit(record).wait())
+            if call.future.done():
+                await self._explain(call, timeout_s)
+            return record
+        finally:
+            self._calls.close(call)
+
+    async def _explain(self, call: Call, timeout_s: float) -> None:
+        try:
+            await call.future
+        except DeadlineExceeded:
+            raise DeadlineExceeded(
+                f"{call.name} granted no credit within {timeout_s:g} s: its mailbox is full and it is not keeping up"
+            ) from None
+
+    async def _or_end(self, future: asyncio.Future[Any], wait: Any) -> None:
+        """Await `wait`, or stop where `future` ends first (deadline, peer lost)."""
+        task = self._loop.create_task(wait)
+        try:
+            await asyncio.wait((task, future), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            task.cancel()
+
+    async def _arrival(self, activity: Activity, call: Call, timeout_s: float) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        buffer = call.stream
+        assert buffer is not None
+        buffer.wake_after(waiter)
+
+        def expire() -> None:
+            buffer.finish(DeadlineExceeded(f"{call.name} sent no item within {timeout_s:g} s"))
+
+        deadline = self._deadlines.at(self._clock.time() + timeout_s, expire)
+        ticket = activity.block(role_of(call.name))
+        try:
+            await waiter
+        finally:
+            deadline.cancel()
+            activity.unblock(ticket)

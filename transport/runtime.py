@@ -1,0 +1,233 @@
+"""One process's runtime: it hosts actors, delivers between them, and joins the processes through a network and a directory.
+
+runtime = Runtime(network)                       # this one hosts the directory
+other = Runtime(network, directory=runtime.address)
+await runtime.start(); context = await runtime.add(Greeter(), "greeter/0")
+await runtime.failed                             # raises ActorFailed where an actor fails
+await runtime.stop()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import traceback
+from typing import Any, NoReturn
+
+from headrace.transport.actor import Actor
+from headrace.transport.calls import Calls
+from headrace.transport.cell import ActorCell, Delivery
+from headrace.transport.clock import Clock, LoopClock, MonotonicClock
+from headrace.transport.context import Context
+from headrace.transport.deadlines import Deadlines
+from headrace.transport.directory import DirectoryState, full_name, role_of
+from headrace.transport.directory_service import DIRECTORY, DirectoryService, RuntimeAgent, agent_name
+from headrace.transport.errors import ActorFailed, RuntimeStopped, TransportError
+from headrace.transport.links import Links
+from headrace.transport.loopback import LoopbackNetwork
+from headrace.transport.names import Names
+from headrace.transport.network import Address, Network
+from headrace.transport.outbound import Outbound
+from headrace.transport.system import ActorRecord, DirectoryChange, PeerDown, PeerUp
+from headrace.transport.virtual import VirtualTimeLoop
+
+logger = logging.getLogger(__name__)
+
+JOIN_TIMEOUT_S = 60.0
+
+
+class Runtime:
+    """`directory`: the address (text) of the runtime that hosts it; None hosts it here. `incarnation`: a fresh random name of
+    this process, made here unless the launcher gives one (to report the death of what it started). `encode_local`
+    passes messages between actors of this runtime through the codec too. `silence_s`: without a heartbeat for
+    that long the directory declares a process dead."""
+
+    def __init__(
+        self,
+        network: Network | None = None,
+        clock: Clock | None = None,
+        *,
+        directory: Address | str | None = None,
+        incarnation: str | None = None,
+        encode_local: bool = False,
+        silence_s: float = 30.0,
+    ) -> None:
+        self.incarnation = incarnation or secrets.token_hex(8)
+        self._network: Network = network or LoopbackNetwork()
+        self._given_clock = clock
+        self._directory_address = None if directory is None else str(directory)
+        self._encode_local = encode_local
+        self._silence_s = silence_s
+        self._cells: dict[str, ActorCell] = {}
+        self._contexts: dict[str, Context] = {}
+        self._watchers: dict[str, list[ActorCell]] = {}
+        self._closing: set[asyncio.Task[Any]] = set()
+        self._started = self._stopped = False
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the network, join (or open) the directory. Raises DeadlineExceeded where the directory does not answer."""
+        if self._started:
+            raise RuntimeError("this Runtime was started before; make a new one")
+        self._started = True
+        loop = asyncio.get_running_loop()
+        self.clock: Clock = self._given_clock or (
+            LoopClock() if isinstance(loop, VirtualTimeLoop) else MonotonicClock()
+        )
+        self.failed: asyncio.Future[NoReturn] = loop.create_future()
+        self._deadlines = Deadlines(loop, self.clock)
+        self._names = Names(DirectoryState(), self.clock, self._deadlines)
+        self._calls = Calls(loop, self._deadlines)
+        self._links = Links()
+        self._outbound = Outbound(
+            incarnation=self.incarnation, clock=self.clock, deadlines=self._deadlines, names=self._names, calls=self._calls,
+            links=self._links, cells=self._cells, copy=None,
+        )  # fmt: skip
+        self._names.listen(self._on_change)
+        self.address = Address(self.incarnation, "none", "none")
+        self._agent = RuntimeAgent(names=self._names, address=str(self.address))
+        self._host(self._agent, agent_name(self.incarnation))
+        if self._directory_address is None:
+            self._service: DirectoryService | None = DirectoryService(
+                names=self._names, push=lambda record, change: None, now=self.clock.time, silence_s=self._silence_s
+            )
+            self._host(self._service, DIRECTORY)
+
+    @property
+    def context(self) -> Context:
+        """For code beside actors (launcher, tests): it asks and tells under the runtime's own name."""
+        return self._contexts[agent_name(self.incarnation)]
+
+    @property
+    def directory(self) -> DirectoryService:
+        """The directory's service, in the runtime that hosts it: `directory.process_down(incarnation, reason)`."""
+        if self._service is None:
+            raise TransportError(f"the directory is hosted by {self._directory_address}, not by this runtime")
+        return self._service
+
+    async def add(self, actor: Actor, name: str) -> Context:
+        """Host `actor` as `name` ("role/index"): on_start, then it is announced and handles messages. Raises ActorFailed
+        with the traceback where on_start raises."""
+        name = full_name(name)
+        if name in self._cells:
+            raise ValueError(f"this runtime already hosts {name!r}; give each actor its own index")
+        cell, context = self._prepare(actor, name)
+        try:
+            await cell.timed(actor.on_start(context), f"{name}:on_start")
+        except Exception as error:
+            self._fail(cell, error)
+            raise self.failure(cell, error) from error
+        cell.start()
+        bound = actor.mailbox
+        record = ActorRecord(
+            name, self.incarnation, str(self.address), actor.metadata(), bound.capacity, bound.window_bytes
+        )
+        await self._register(record)
+        return context
+
+    async def stop(self, *, reason: str = "stopped", grace_s: float = 5.0) -> None:
+        """Stop the actors, the last added first: on_stop, at most `grace_s` each, then their tasks end. Idempotent."""
+        if not self._started or self._stopped:
+            return
+        self._stopped = True
+        for name in reversed([name for name in self._cells if name in self._contexts]):
+            await self._stop_actor(self._cells[name], reason, grace_s)
+        self._outbound.stopped = lambda: RuntimeStopped("this runtime has stopped")
+        self._calls.fail_all(lambda: RuntimeStopped("this runtime has stopped"))
+        await self._links.close(1.0)
+        for task in list(self._closing):
+            task.cancel()
+        self._deadlines.close()
+
+    # --- hosting ----------------------------------------------------------------------------------------------------
+
+    def _prepare(self, actor: Actor, name: str) -> tuple[ActorCell, Context]:
+        cell = ActorCell(actor, name, self.incarnation, self.clock, self._fail)
+        context = Context(cell, self.clock, self._names, self._outbound, lambda role: self._watch(cell, role))
+        actor._context = context
+        self._cells[name] = cell
+        self._contexts[name] = context
+        return cell, context
+
+    def _host(self, actor: Actor, name: str) -> None:
+        """One of the runtime's own actors: known to this process only."""
+        cell, _ = self._prepare(actor, name)
+        record = ActorRecord(name, self.incarnation, str(self.address), {}, 1 << 16, 1 << 30)
+        self._names.state.pin(record)
+        cell.start()
+
+    async def _register(self, record: ActorRecord) -> None:
+        if self._service is not None:
+            self._service.commit(self._names.state.register(record))
+
+    async def _stop_actor(self, cell: ActorCell, reason: str, grace_s: float) -> None:
+        stopping = asyncio.ensure_future(cell.timed(cell.actor.on_stop(), f"{cell.name}:on_stop"))
+        done, _ = await asyncio.wait((stopping,), timeout=grace_s)
+        if not done:
+            logger.warning("%s: on_stop did not end within %g s", cell.name, grace_s)
+            stopping.cancel()
+        elif stopping.exception() is not None:
+            logger.error("%s: on_stop raised", cell.name, exc_info=stopping.exception())
+        await self._remove(cell, reason)
+
+    async def _remove(self, cell: ActorCell, reason: str) -> None:
+        if self._service is not None and cell.actor is not self._service:
+            self._service.commit(self._names.state.unregister(cell.name, self.incarnation, reason))
+        for watchers in self._watchers.values():
+            if cell in watchers:
+                watchers.remove(cell)
+        await cell.close(reason)
+        self._cells.pop(cell.name, None)
+        self._contexts.pop(cell.name, None)
+
+    # --- failing ----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def failure(cell: ActorCell, error: BaseException) -> ActorFailed:
+        text = "".join(traceback.format_exception(error))
+        return ActorFailed(f"{cell.name} failed: {type(error).__name__}: {error}\n{text}")
+
+    def _fail(self, cell: ActorCell, error: BaseException) -> None:
+        failure = self.failure(cell, error)
+        logger.error("%s", failure)
+        if not self.failed.done():
+            self.failed.set_exception(failure)
+            self.failed.exception()  # whether anybody awaits it is the process's affair, not a warning
+        reason = f"failed: {type(error).__name__}: {error}"
+        task = asyncio.get_running_loop().create_task(self._remove(cell, reason[:500]), name=f"{cell.name}:remove")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    # --- the directory's news ---------------------------------------------------------------------------------------
+
+    def _on_change(self, change: DirectoryChange) -> None:
+        if change.up is not None:
+            up = change.up
+            self._inform(role_of(up.name), PeerUp(up.name, up.incarnation, up.metadata))
+        if change.down is not None:
+            down = change.down
+            self._calls.lose(down.incarnation, down.reason, down.name)
+            self._links.forget_actor(down.name, down.incarnation)
+            self._inform(role_of(down.name), down)
+        if change.dead_incarnation:
+            self._calls.lose(change.dead_incarnation, change.reason)
+            self._links.forget(change.dead_incarnation)
+
+    def _watch(self, cell: ActorCell, role: str) -> None:
+        watchers = self._watchers.setdefault(role, [])
+        if cell in watchers:
+            return
+        watchers.append(cell)
+        for record in self._names.state.members(role).values():
+            self._notify(cell, PeerUp(record.name, record.incarnation, record.metadata))
+
+    def _inform(self, role: str, news: PeerUp | PeerDown) -> None:
+        for cell in list(self._watchers.get(role, ())):
+            self._notify(cell, news)
+
+    @staticmethod
+    def _notify(cell: ActorCell, news: PeerUp | PeerDown) -> None:
+        if type(news) in cell.actor.handlers:
+            cell.deliver(Delivery(news, None), system=True)

@@ -1,0 +1,135 @@
+"""The runtime's own messages: peers coming and going, the time accounting, and the directory's protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.transport.message import message
+
+
+@message("headrace.peer_up")
+@dataclass(frozen=True, slots=True)
+class PeerUp:
+    """To watchers of a role: `name` is serving. `metadata` is what it announced."""
+
+    name: str
+    incarnation: str
+    metadata: dict[str, object]
+
+
+@message("headrace.peer_down")
+@dataclass(frozen=True, slots=True)
+class PeerDown:
+    """To watchers of a role: that incarnation of `name` is gone. Asks that were pending on it raise `PeerLost`."""
+
+    name: str
+    incarnation: str
+    reason: str
+
+
+@message("headrace.activity_query")
+@dataclass(frozen=True, slots=True)
+class ActivityQuery:
+    """anyone → any actor (ask → ActivitySnapshot). The runtime answers it, also while the actor is busy."""
+
+
+@message("headrace.activity_snapshot")
+@dataclass(frozen=True, slots=True)
+class ActivitySnapshot:
+    """Seconds since the actor was added: busy_s + Σ blocked_s (by the peer's role) + idle_s = wall_s.
+    `working_s` splits part of busy_s by label. `mailbox`: received, handled, dropped, refused, cancelled, peak, waiting,
+    running. `waiting_on`: the role of the oldest outstanding ask, "" if none."""
+
+    name: str
+    wall_s: float
+    busy_s: float
+    idle_s: float
+    blocked_s: dict[str, float]
+    working_s: dict[str, float]
+    mailbox: dict[str, int]
+    waiting_on: str = ""
+
+
+@message("headrace.actor_record")
+@dataclass(frozen=True, slots=True)
+class ActorRecord:
+    """Where an actor serves. `address` is its process's (network.Address as text); `window` and `window_bytes` are the
+    credits that each sending process starts with."""
+
+    name: str
+    incarnation: str
+    address: str
+    metadata: dict[str, object]
+    window: int
+    window_bytes: int
+
+
+@message("headrace.directory.subscribe")
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """runtime → directory (ask → DirectorySnapshot): I exist; send me changes from now on."""
+
+    incarnation: str
+    address: str
+
+
+@message("headrace.directory.snapshot")
+@dataclass(frozen=True, slots=True)
+class DirectorySnapshot:
+    revision: int
+    actors: tuple[ActorRecord, ...]
+    dead: dict[str, str]
+
+
+@message("headrace.directory.register")
+@dataclass(frozen=True, slots=True)
+class Register:
+    """runtime → directory (ask → Registered)."""
+
+    actor: ActorRecord
+
+
+@message("headrace.directory.unregister")
+@dataclass(frozen=True, slots=True)
+class Unregister:
+    """runtime → directory (ask → Registered)."""
+
+    name: str
+    incarnation: str
+    reason: str
+
+
+@message("headrace.directory.leave")
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """runtime → directory (ask → Registered): this process stops in good order."""
+
+    incarnation: str
+    reason: str
+
+
+@message("headrace.directory.registered")
+@dataclass(frozen=True, slots=True)
+class Registered:
+    revision: int
+
+
+@message("headrace.directory.change")
+@dataclass(frozen=True, slots=True)
+class DirectoryChange:
+    """directory → every runtime (tell). Exactly one of `up`, `down`, `dead_incarnation` is set."""
+
+    revision: int
+    up: ActorRecord | None = None
+    down: PeerDown | None = None
+    dead_incarnation: str = ""
+    reason: str = ""
+
+
+@message("headrace.directory.heartbeat")
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """runtime → directory (tell), every second or so. `lag_s`: how late the event loop was at its last beat."""
+
+    incarnation: str
+    lag_s: float

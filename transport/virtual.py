@@ -1,0 +1,86 @@
+"""An event loop with virtual time: hours of timers in milliseconds, in the same order every time.
+
+When nothing is ready the loop jumps to the next timer; when there is no timer either, everything waits for nothing and
+`Deadlock` names the waiting tasks. Functions given to an executor run inline, so a test has no threads. Used by
+tests and by in-process runs; never by a process that talks to another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Deadlock(RuntimeError):
+    """Every task waits and no timer is set: nothing can ever happen again."""
+
+
+class _TimeJumpingSelector(selectors.DefaultSelector):  # type: ignore[valid-type,misc]
+    """Never sleeps: where the loop would wait `timeout` seconds, its virtual time advances by that much."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        events: list[tuple[selectors.SelectorKey, int]] = super().select(0)
+        if events:
+            return events
+        if timeout is None:
+            waiting = "\n".join(f"  {_describe(task)}" for task in asyncio.all_tasks(asyncio.get_running_loop()))
+            raise Deadlock(f"everything waits and no timer is set; the waiting tasks:\n{waiting}")
+        self.now += max(timeout, 0.0)
+        return []
+
+
+def _describe(task: asyncio.Task[Any]) -> str:
+    frames = task.get_stack()
+    where = f"{frames[-1].f_code.co_filename}:{frames[-1].f_lineno}" if frames else "not started"
+    return f"{task.get_name()} at {where}"
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """asyncio's own loop over a selector that jumps in time."""
+
+    def __init__(self) -> None:
+        self._jumper = _TimeJumpingSelector()
+        super().__init__(self._jumper)
+
+    def time(self) -> float:
+        return self._jumper.now
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        """Runs `func` at once, on this thread."""
+        future: asyncio.Future[Any] = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def run_virtual(main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` to its end on a fresh virtual-time loop and return its result. Raises what it raises, or Deadlock."""
+    loop = VirtualTimeLoop()
+    try:
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(main)
+    finally:
+        try:
+            _cancel_all(loop)
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    loop.run_until_complete(loop.shutdown_asyncgens())
