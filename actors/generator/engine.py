@@ -1,11 +1,11 @@
-"""What the generator actor asks of an inference engine. Every engine passes tests/actors/generator/test_engine_contract.py.
+"""What the generator actor asks of an inference engine (the contract: tests/actors/generator/test_engine_contract.py).
 
-    engine = make()
-    await engine.start()                                   # loads `model_path`; version 0
-    completion = await engine.generate(request)            # many at once: continuous batching inside
-    await engine.stage_weights(manifest)                   # bytes near and verified; decoding goes on
-    timings = await engine.commit_weights(manifest)        # pause, load, resume; requests in flight go on
-    await engine.close()
+engine = make()
+await engine.start()                                   # loads `model_path`; version 0
+completion = await engine.generate(request)            # many at once: continuous batching inside
+await engine.stage_weights(manifest)                   # bytes near and verified; decoding goes on
+timings = await engine.commit_weights(manifest)        # pause, load, resume; requests in flight go on
+await engine.close()
 """
 
 from __future__ import annotations
@@ -48,10 +48,12 @@ class Engine(Protocol):
         and ValueError where the engine returned no log-probs (they are never invented)."""
 
     async def stage_weights(self, manifest: Manifest) -> None:
-        """Bring the version near and verify every checksum. Raises WeightsMismatch and leaves the old version in service."""
+        """Bring the version near; check names, shapes, dtypes and every checksum, while decoding goes on. Replaces what
+        was staged before. Raises WeightsMismatch: the old version stays in service."""
 
     async def commit_weights(self, manifest: Manifest) -> CommitTimings:
-        """Switch to the staged version. Tokens sampled afterwards carry `manifest.version`, also in requests in flight."""
+        """Switch to the staged version. Tokens sampled afterwards carry `manifest.version`, also in requests in flight.
+        Raises WeightsMismatch where the old version serves on, EngineDied where it cannot."""
 
     async def close(self) -> None:
         """Release everything; pending requests raise EngineDied. Idempotent."""

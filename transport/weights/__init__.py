@@ -1,5 +1,27 @@
-"""Weights beside the messages: a manifest that says what travels, and the transports that carry it."""
+"""Weights beside the messages: a manifest that says what travels, and the transports that carry it.
 
-from headrace.transport.weights.manifest import Bucket, Manifest, TensorSpec, WeightsMismatch
+Imports no torch: the parameter server needs the manifest only.
+"""
 
-__all__ = ["Bucket", "Manifest", "TensorSpec", "WeightsMismatch"]
+from headrace.transport.weights.carrier import WeightReceiver, WeightSender, make_sender, open_weights
+from headrace.transport.weights.manifest import (
+    Bucket,
+    Expected,
+    Manifest,
+    TensorSpec,
+    WeightsMismatch,
+    check_expected,
+)
+
+__all__ = [
+    "Bucket",
+    "Expected",
+    "Manifest",
+    "TensorSpec",
+    "WeightReceiver",
+    "WeightSender",
+    "WeightsMismatch",
+    "check_expected",
+    "make_sender",
+    "open_weights",
+]

@@ -1,12 +1,15 @@
 """What one version of the weights consists of: names, dtypes, shapes, offsets, and a checksum for each bucket.
 
 The sender's manifest fixes the layout; a receiver checks names, shapes and dtypes before any byte moves and
-checksums before the version is served.
+checksums before the version is served. Plain data: a manifest travels inside a message.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+FLOAT_DTYPES = frozenset({"float64", "float32", "float16", "bfloat16"})
 
 
 class WeightsMismatch(ValueError):
@@ -47,3 +50,41 @@ class Manifest:
     tensors: tuple[TensorSpec, ...]
     buckets: tuple[Bucket, ...]
     tied: dict[str, str]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every name that this version sets, tied ones included."""
+        return frozenset(spec.name for spec in self.tensors) | frozenset(self.tied)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a receiver has under a name: shape and dtype (torch's name without the prefix)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def check_expected(manifest: Manifest, expected: Mapping[str, Expected], *, cast_floats: bool = False) -> None:
+    """Raise WeightsMismatch with all that differs between what is sent and what the receiver has.
+
+    `cast_floats` accepts one floating dtype for another (a float32 learner, a bfloat16 engine); bits are never
+    reinterpreted. The sets of names must be equal: nothing is skipped in silence, nothing stays old.
+    """
+    specs = {spec.name: spec for spec in manifest.tensors}
+    sent = specs | {name: specs[source] for name, source in manifest.tied.items() if source in specs}
+    problems = [f"missing: {name}" for name in sorted(expected.keys() - sent.keys())]
+    problems += [f"unknown to the receiver: {name}" for name in sorted(sent.keys() - expected.keys())]
+    for name in sorted(sent.keys() & expected.keys()):
+        spec, want = sent[name], expected[name]
+        if tuple(spec.shape) != tuple(want.shape):
+            problems.append(f"{name}: shape {tuple(spec.shape)} sent, {tuple(want.shape)} expected")
+        castable = cast_floats and spec.dtype in FLOAT_DTYPES and want.dtype in FLOAT_DTYPES
+        if spec.dtype != want.dtype and not castable:
+            problems.append(f"{name}: dtype {spec.dtype} sent, {want.dtype} expected")
+    if problems:
+        shown = "; ".join(problems[:20]) + (f"; … {len(problems) - 20} more" if len(problems) > 20 else "")
+        raise WeightsMismatch(
+            f"version {manifest.version} does not fit the receiver's model ({len(problems)} differences): {shown}. "
+            "The learner and the engine must load the same architecture"
+        )

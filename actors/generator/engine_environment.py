@@ -1,0 +1,26 @@
+"""The environment variables of an engine's own processes: besides launch/environ.py the one user of os.environ.
+
+vLLM takes some settings from the environment only. They are set while its processes start and restored afterwards, so
+that they never leak into anything else that this process starts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+
+@contextmanager
+def engine_environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set `values` for the processes that are started inside the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

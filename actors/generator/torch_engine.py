@@ -1,0 +1,269 @@
+"""A plain transformers model behind the Engine protocol: for laptops, evaluation and tests. Runs on the CPU.
+
+One thread owns the model and steps the decoder; the event loop's side posts commands that the thread executes between
+two decode steps (a request joins, a request leaves, new weights), and gets finished requests back. The queue of
+commands has no bound of its own: each sender awaits its answer, and the actor's mailbox bounds the senders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from headrace.actors.generator.engine import CommitTimings, EngineDied
+from headrace.actors.generator.limits import check_request
+from headrace.actors.messages import Completion, Generate
+from headrace.transport.weights import Expected, Manifest, WeightReceiver, WeightsMismatch, check_expected, open_weights
+
+if TYPE_CHECKING:
+    from headrace.actors.generator.decoder import Decoder, Sequence
+    from transformers import PreTrainedModel
+
+T = TypeVar("T")
+
+
+class TorchEngine:
+    """model_path: a Hugging Face folder or hub name; version 0.
+    dtype: of weights and computation ("float32", "bfloat16"); max_model_len: tokens of a sequence, None: the model's.
+    max_batch: sequences decoded together, further ones wait; max_prefill_tokens: padded prompt tokens of one prefill.
+    num_threads: of the model's computation. On cores that other processes use too, 1 is much faster than 2.
+    """
+
+    def __init__(
+        self,
+        *,
+        model_path: str,
+        dtype: str = "float32",
+        max_model_len: int | None = None,
+        max_batch: int = 128,
+        max_prefill_tokens: int = 4096,
+        num_threads: int = 1,
+    ) -> None:
+        if dtype not in ("float32", "bfloat16", "float64"):
+            raise ValueError(f"generator.engine.dtype must be float32, bfloat16 or float64, got {dtype!r}")
+        for name, value in (
+            ("max_batch", max_batch),
+            ("max_prefill_tokens", max_prefill_tokens),
+            ("num_threads", num_threads),
+            ("max_model_len", max_model_len),
+        ):
+            if value is not None and value < 1:
+                raise ValueError(f"generator.engine.{name} must be >= 1, got {value}")
+        self._model_path = model_path
+        self._dtype = dtype
+        self._max_model_len = max_model_len
+        self._max_batch = max_batch
+        self._max_prefill_tokens = max_prefill_tokens
+        self._num_threads = num_threads
+        self._version = 0
+        self._pending: set[asyncio.Future[Completion]] = set()
+        self._staged: tuple[Manifest, WeightReceiver] | None = None
+        self._expected: dict[str, Expected] = {}
+        self._context_tokens = 0
+        self._death: str | None = "it was not started"
+        self._stopping = False
+        self._commands: deque[Callable[[], None]] = deque()
+        self._wake = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._model: PreTrainedModel | None = None
+        self._decoder: Decoder | None = None
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def num_running(self) -> int:
+        return len(self._pending)
+
+    async def start(self) -> None:
+        """See Engine."""
+        self._loop = asyncio.get_running_loop()
+        self._death = None
+        started: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="torch-engine", daemon=True)
+        self._thread.start()
+        await started
+
+    async def generate(self, request: Generate) -> Completion:
+        """See Engine. `fresh` needs nothing: no prefix is cached across requests."""
+        from headrace.actors.generator.decoder import Sequence
+
+        loop = self._alive()
+        check_request(request, self._context_tokens)
+        future: asyncio.Future[Completion] = loop.create_future()
+        sequence = Sequence(request.prompt_token_ids.tolist(), request.sampling, tag=future)
+        self._pending.add(future)
+        self._post(lambda: self._owned_decoder().add(sequence))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._post(lambda: self._owned_decoder().discard(sequence))
+            raise
+        finally:
+            self._pending.discard(future)
+
+    async def stage_weights(self, manifest: Manifest) -> None:
+        """See Engine."""
+        self._alive()
+        self._drop_staged()
+        check_expected(manifest, self._expected, cast_floats=True)
+        staged = open_weights(manifest)
+        await asyncio.to_thread(staged.verify)
+        self._staged = (manifest, staged)
+
+    async def commit_weights(self, manifest: Manifest) -> CommitTimings:
+        """See Engine."""
+        loop = self._alive()
+        if self._staged is None or self._staged[0].version != manifest.version:
+            raise WeightsMismatch(f"version {manifest.version} is not staged; stage_weights comes first")
+        requests_running = self.num_running
+        _, staged = self._staged
+        done: asyncio.Future[float] = loop.create_future()
+        started = time.perf_counter()
+        self._post(lambda: self._answer(done, self._load(manifest.version, staged)))
+        try:
+            load_s = await self._unless_dead(done)
+        finally:
+            self._drop_staged()
+        return CommitTimings(time.perf_counter() - started, load_s, requests_running)
+
+    async def close(self) -> None:
+        """See Engine."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+        self._die("it was closed")
+        self._drop_staged()
+        self._model = self._decoder = None
+
+    # --- the event loop's side ---------------------------------------------------------------------------------------
+
+    def _alive(self) -> asyncio.AbstractEventLoop:
+        if self._death is not None or self._loop is None:
+            raise EngineDied(f"the torch engine cannot serve: {self._death}")
+        return self._loop
+
+    def _post(self, command: Callable[[], None]) -> None:
+        with self._wake:
+            self._commands.append(command)
+            self._wake.notify()
+
+    async def _unless_dead(self, done: asyncio.Future[float]) -> float:
+        """Wait for an answer that never comes where the thread dies first."""
+        while not done.done():
+            await asyncio.wait({done}, timeout=0.2)
+            if not done.done():
+                self._alive()
+        return done.result()
+
+    def _die(self, why: str) -> None:
+        if self._death is None:
+            self._death = why
+        for future in tuple(self._pending):
+            if not future.done():
+                future.set_exception(EngineDied(f"the torch engine cannot serve: {self._death}"))
+
+    def _deliver(self, finished: list[Sequence]) -> None:
+        for sequence in finished:
+            future = sequence.tag
+            if isinstance(future, asyncio.Future) and not future.done():
+                future.set_result(_completion(sequence))
+
+    def _drop_staged(self) -> None:
+        if self._staged is not None:
+            self._staged[1].close()
+            self._staged = None
+
+    # --- the thread's side -------------------------------------------------------------------------------------------
+
+    def _run(self, started: asyncio.Future[None]) -> None:
+        loop = self._loop
+        assert loop is not None
+        try:
+            self._load_model()
+        except (OSError, ValueError, RuntimeError) as error:
+            loop.call_soon_threadsafe(started.set_exception, ValueError(f"model_path {self._model_path!r}: {error}"))
+            return
+        loop.call_soon_threadsafe(started.set_result, None)
+        try:
+            self._step_until_stopped(loop)
+        except Exception as error:  # whatever it was, callers must not wait for ever
+            why = f"{type(error).__name__}: {error}"
+            loop.call_soon_threadsafe(self._die, why)
+
+    def _load_model(self) -> None:
+        import torch
+        from headrace.actors.generator.decoder import Decoder
+        from headrace.actors.generator.expectation import context_length
+        from headrace.transport.weights.layout import expected_of
+        from transformers import AutoModelForCausalLM
+
+        torch.set_num_threads(self._num_threads)  # of this thread's parallel regions
+        self._context_tokens = context_length(self._model_path, self._max_model_len)
+        self._model = AutoModelForCausalLM.from_pretrained(self._model_path, dtype=getattr(torch, self._dtype)).eval()
+        self._expected = expected_of(self._model)
+        self._decoder = Decoder(
+            self._model,
+            max_batch=self._max_batch,
+            max_length=self._context_tokens,
+            max_prefill_tokens=self._max_prefill_tokens,
+        )
+
+    def _step_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
+        decoder = self._owned_decoder()
+        while True:
+            with self._wake:
+                while not (self._commands or decoder.busy or self._stopping):
+                    self._wake.wait()
+                if self._stopping:
+                    return
+                commands, self._commands = self._commands, deque()
+            for command in commands:
+                command()
+            if decoder.busy:
+                finished = decoder.step(self._version)
+                if finished:
+                    loop.call_soon_threadsafe(self._deliver, finished)
+
+    def _owned_decoder(self) -> Decoder:
+        assert self._decoder is not None
+        return self._decoder
+
+    def _load(self, version: int, staged: WeightReceiver) -> float:
+        """Copy into the model's own tensors, between two decode steps. Seconds that it took.
+
+        A mismatch that appears only now has left the model half old, half new: it ends the engine."""
+        import torch
+        from headrace.transport.weights.layout import model_tensors
+
+        assert self._model is not None
+        started = time.perf_counter()
+        own = model_tensors(self._model)
+        with torch.no_grad():
+            for name, tensor in staged.tensors():
+                own[name].copy_(tensor)
+        staged.check_unchanged()
+        self._version = version
+        return time.perf_counter() - started
+
+    def _answer(self, future: asyncio.Future[T], value: T) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(lambda: future.done() or future.set_result(value))
+
+
+def _completion(sequence: Sequence) -> Completion:
+    return Completion(
+        token_ids=np.asarray(sequence.token_ids, dtype=np.int32),
+        logprobs=np.asarray(sequence.logprobs, dtype=np.float32),
+        versions=np.asarray(sequence.versions, dtype=np.int32),
+        finish_reason=sequence.finish_reason or "aborted",
+    )

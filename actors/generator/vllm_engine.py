@@ -1,0 +1,311 @@
+"""vLLM behind the Engine protocol: token ids in, token ids with log-probs and versions out, weights swapped in flight.
+
+The only file that knows vLLM's asynchronous API. It changes often: tests/actors/generator/test_vllm_names.py checks
+every name that is used. vLLM runs in processes of its own, started by `start`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from headrace.actors.generator.engine import CommitTimings, EngineDied
+from headrace.actors.generator.engine_environment import engine_environment
+from headrace.actors.generator.limits import check_request
+from headrace.actors.generator.vllm_weights import BACKEND
+from headrace.actors.messages import Completion, Generate
+from headrace.transport.weights import Expected, Manifest, WeightReceiver, WeightsMismatch, check_expected, open_weights
+
+if TYPE_CHECKING:
+    from vllm import RequestOutput, SamplingParams
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+_WATCH_PERIOD_S = 0.2
+
+
+class VllmEngine:
+    """model_path: a Hugging Face folder or hub name; version 0.
+    dtype: "float32", "bfloat16", "auto", …; max_model_len: tokens of a sequence, None for the model's context.
+    max_num_seqs: requests decoded together; further ones queue inside vLLM.
+    kv_cache_gib: memory of the key-value cache on the CPU; gpu_memory_utilization: the same question on a GPU.
+    prefix_cache_max_versions: cached prefixes are shared by this many consecutive versions (1: never across an
+    update, None: for ever).
+    cpu_threads_bind: vLLM's own setting ("nobind", "auto", "0-1|2-3"); num_threads: OpenMP threads of a worker.
+    extra: further AsyncEngineArgs, as they are.
+    """
+
+    def __init__(
+        self,
+        *,
+        model_path: str,
+        dtype: str = "auto",
+        max_model_len: int | None = None,
+        max_num_seqs: int = 128,
+        kv_cache_gib: int = 1,
+        gpu_memory_utilization: float = 0.9,
+        tensor_parallel_size: int = 1,
+        prefix_cache_max_versions: int | None = 8,
+        cpu_threads_bind: str = "nobind",
+        num_threads: int | None = None,
+        seed: int = 0,
+        log_level: str = "WARNING",
+        extra: dict[str, Any] | None = None,
+    ) -> None:
+        for name, value in (
+            ("max_num_seqs", max_num_seqs),
+            ("kv_cache_gib", kv_cache_gib),
+            ("tensor_parallel_size", tensor_parallel_size),
+            ("prefix_cache_max_versions", prefix_cache_max_versions),
+            ("num_threads", num_threads),
+        ):
+            if value is not None and value < 1:
+                raise ValueError(f"generator.engine.{name} must be >= 1, got {value}")
+        if not 0 < gpu_memory_utilization <= 1:
+            raise ValueError(f"generator.engine.gpu_memory_utilization must be in (0, 1], got {gpu_memory_utilization}")
+        self._arguments: dict[str, Any] = {
+            "model": model_path,
+            "dtype": dtype,
+            "max_num_seqs": max_num_seqs,
+            "gpu_memory_utilization": gpu_memory_utilization,
+            "tensor_parallel_size": tensor_parallel_size,
+            "seed": seed,
+            "skip_tokenizer_init": True,
+            "enable_prefix_caching": True,
+            "logprobs_mode": "processed_logprobs",
+            "disable_log_stats": True,
+            "enable_log_requests": False,
+            **(extra or {}),
+        }
+        self._environment = {
+            "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gib),
+            "VLLM_CPU_OMP_THREADS_BIND": cpu_threads_bind,
+            "VLLM_LOGGING_LEVEL": log_level,
+            "VLLM_CONFIGURE_LOGGING": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+        }
+        if num_threads is not None:
+            self._environment["OMP_NUM_THREADS"] = str(num_threads)
+        self._model_path = model_path
+        self._max_model_len = max_model_len
+        self._salt_versions = prefix_cache_max_versions
+        self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vllm-start")
+        self._engine: AsyncLLM | None = None
+        self._expected: dict[str, Expected] = {}
+        self._context_tokens = 0
+        self._version = 0
+        self._served: Manifest | None = None
+        self._staged: tuple[Manifest, WeightReceiver] | None = None
+        self._callers: set[asyncio.Task[Any]] = set()
+        self._watcher: asyncio.Task[None] | None = None
+        self._death: str | None = "it was not started"
+        self._request_numbers = itertools.count()
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def num_running(self) -> int:
+        return len(self._callers)
+
+    async def start(self) -> None:
+        """See Engine. 20 to 40 s on a CPU. The thread that starts vLLM's processes lives as long as they do, since
+        a parent-death signal would fire at its end."""
+        loop = asyncio.get_running_loop()
+        self._engine = await loop.run_in_executor(self._starter, self._create)
+        self._death = None
+        await self._engine.update_weight_version("0")
+        self._watcher = asyncio.create_task(self._watch(), name="vllm-watch")
+
+    def _create(self) -> AsyncLLM:
+        with engine_environment(self._environment):
+            from headrace.actors.generator.expectation import context_length, expected_weights
+            from vllm import AsyncEngineArgs
+            from vllm.config import WeightTransferConfig
+            from vllm.v1.engine.async_llm import AsyncLLM
+
+            self._context_tokens = context_length(self._model_path, self._max_model_len)
+            self._expected = expected_weights(self._model_path)
+            arguments = AsyncEngineArgs(
+                **self._arguments,
+                max_model_len=self._context_tokens,
+                weight_transfer_config=WeightTransferConfig(backend=BACKEND),
+            )
+            try:
+                engine: AsyncLLM = AsyncLLM.from_engine_args(arguments)
+            except RuntimeError as error:
+                raise EngineDied(f"vLLM did not start with {self._model_path!r}: {error}") from error
+            return engine
+
+    async def generate(self, request: Generate) -> Completion:
+        """See Engine."""
+        engine = self._alive()
+        check_request(request, self._context_tokens)
+        prompt: dict[str, Any] = {"prompt_token_ids": request.prompt_token_ids.tolist()}
+        if self._salt_versions is not None:
+            prompt["cache_salt"] = f"v{self._version // self._salt_versions}"
+        params = _sampling_params(request)
+        task = asyncio.current_task()
+        assert task is not None
+        self._callers.add(task)
+        try:
+            request_id = f"{request.session_id}-{next(self._request_numbers)}"
+            output: RequestOutput | None = None
+            async for final in engine.generate(prompt, params, request_id):
+                output = final
+        except asyncio.CancelledError:
+            if self._death is not None and task.cancelling() <= 1:
+                task.uncancel()  # the watcher's cancellation, not the caller's
+                raise EngineDied(self._death) from None
+            raise
+        except Exception as error:
+            if engine.errored:
+                raise EngineDied(f"vLLM died: {engine.dead_error}") from error
+            raise
+        finally:
+            self._callers.discard(task)
+        if output is None:
+            raise EngineDied(f"vLLM ended request {request.session_id} without an output")
+        return _completion(output)
+
+    async def stage_weights(self, manifest: Manifest) -> None:
+        """See Engine. Every check that can fail is made here, while decoding goes on."""
+        self._alive()
+        self._drop_staged()
+        check_expected(manifest, self._expected, cast_floats=True)
+        staged = open_weights(manifest)
+        await asyncio.to_thread(staged.verify)
+        self._staged = (manifest, staged)
+
+    async def commit_weights(self, manifest: Manifest) -> CommitTimings:
+        """See Engine."""
+        engine = self._alive()
+        if self._staged is None or self._staged[0].version != manifest.version:
+            raise WeightsMismatch(f"version {manifest.version} is not staged; stage_weights comes first")
+        requests_running = self.num_running
+        started = time.perf_counter()
+        await engine.pause_generation(mode="keep", clear_cache=False)
+        try:
+            load_started = time.perf_counter()
+            await self._load_or_restore(engine, manifest)
+            load_s = time.perf_counter() - load_started
+        finally:
+            self._drop_staged()
+        await engine.resume_generation()
+        return CommitTimings(time.perf_counter() - started, load_s, requests_running)
+
+    async def _load_or_restore(self, engine: AsyncLLM, manifest: Manifest) -> None:
+        """The model is whole again when this returns or raises WeightsMismatch (then the old version serves on)."""
+        try:
+            await self._load(engine, manifest)
+        except Exception as error:  # vLLM passes a worker's error on as a bare Exception
+            await self._restore(engine, error)
+            await engine.resume_generation()
+            raise WeightsMismatch(
+                f"version {manifest.version} failed to load, version {self._version} serves on: {error}"
+            ) from error
+        self._served, self._version = manifest, manifest.version
+
+    async def _load(self, engine: AsyncLLM, manifest: Manifest) -> None:
+        from headrace.actors.generator.vllm_transfer import manifest_to_dict
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        await engine.start_weight_update()
+        await engine.update_weights(WeightTransferUpdateRequest(update_info={"manifest": manifest_to_dict(manifest)}))
+        await engine.finish_weight_update(weight_version=str(manifest.version))
+
+    async def _restore(self, engine: AsyncLLM, cause: Exception) -> None:
+        """Load the version in service again; its buffer may still be there. Otherwise this engine is lost."""
+        try:
+            if self._served is None:
+                raise WeightsMismatch("the weights of model_path are not at hand")
+            staged = open_weights(self._served)
+            await asyncio.to_thread(staged.verify)
+            await self._load(engine, self._served)
+        except Exception as error:
+            self._die(f"vLLM's model is incomplete after a failed update ({cause}) and cannot be restored ({error})")
+            raise EngineDied(str(self._death)) from cause
+
+    def _drop_staged(self) -> None:
+        if self._staged is not None:
+            self._staged[1].close()
+            self._staged = None
+
+    async def _watch(self) -> None:
+        """vLLM leaves callers waiting where its core died in some ways: look, and release them."""
+        engine = self._alive()
+        while True:
+            await asyncio.sleep(_WATCH_PERIOD_S)
+            handler = engine.output_handler
+            if engine.errored or (handler is not None and handler.done()):
+                self._die("vLLM died (its log above says why)")
+                return
+
+    def _die(self, why: str) -> None:
+        self._death = why
+        for task in tuple(self._callers):
+            task.cancel()
+
+    def _alive(self) -> AsyncLLM:
+        if self._death is not None or self._engine is None:
+            raise EngineDied(f"the vLLM engine cannot serve: {self._death}")
+        return self._engine
+
+    async def close(self) -> None:
+        """See Engine."""
+        if self._death is None:
+            self._die("it was closed")
+        if self._watcher is not None:
+            self._watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watcher
+            self._watcher = None
+        self._drop_staged()
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await asyncio.to_thread(engine.shutdown)
+        self._starter.shutdown(wait=False)
+
+
+def _sampling_params(request: Generate) -> SamplingParams:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    sampling = request.sampling
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        max_tokens=sampling.max_tokens,
+        stop_token_ids=list(sampling.stop_token_ids),
+        seed=sampling.seed,
+        logprobs=0,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        skip_reading_prefix_cache=request.fresh or None,
+    )
+
+
+def _completion(output: RequestOutput) -> Completion:
+    """Raises ValueError where vLLM left out log-probs or versions: they are never invented."""
+    choice = output.outputs[0]
+    token_ids = list(choice.token_ids)
+    if choice.logprobs is None or len(choice.logprobs) != len(token_ids):
+        raise ValueError(f"vLLM returned {len(token_ids)} tokens without a log-prob for each; logprobs=0 was asked for")
+    logprobs = [entry[token].logprob for token, entry in zip(token_ids, choice.logprobs, strict=True)]
+    versions = np.full(len(token_ids), -1, dtype=np.int32)
+    for span in choice.weight_versions or ():
+        versions[span.start : span.end] = int(span.version)
+    if (versions < 0).any():
+        raise ValueError("vLLM returned tokens without a weight version; vllm 0.30 or later is needed")
+    reason = choice.finish_reason
+    return Completion(
+        token_ids=np.asarray(token_ids, dtype=np.int32),
+        logprobs=np.asarray(logprobs, dtype=np.float32),
+        versions=versions,
+        finish_reason=reason if reason in ("stop", "length") else "aborted",
+    )

@@ -1,0 +1,74 @@
+"""Inside a vLLM worker: load one staged version into the model. Runs only while the engine is paused.
+
+On the CPU vLLM prepacks linear weights, so that writing into parameters changes nothing: every load goes through
+vLLM's layerwise reload. Between its start and its end the model holds meta tensors and must not be stepped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from headrace.transport.weights import Bucket, Manifest, TensorSpec, open_weights
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+
+@dataclass
+class StagedInit(WeightTransferInitInfo):
+    """Nothing to agree on beforehand: the manifest says where the bytes are."""
+
+
+@dataclass
+class StagedUpdate(WeightTransferUpdateInfo):
+    """`manifest`: a Manifest as plain values. It was verified before the pause."""
+
+    manifest: dict[str, Any]
+
+
+def manifest_to_dict(manifest: Manifest) -> dict[str, Any]:
+    """Plain values that vLLM's own messages carry to its workers."""
+    return asdict(manifest)
+
+
+def manifest_from_dict(values: dict[str, Any]) -> Manifest:
+    tensors = tuple(TensorSpec(**{**spec, "shape": tuple(spec["shape"])}) for spec in values["tensors"])
+    buckets = tuple(Bucket(**bucket) for bucket in values["buckets"])
+    return Manifest(**{**values, "tensors": tensors, "buckets": buckets, "tied": dict(values["tied"])})
+
+
+class StagedWeightTransfer(WeightTransferEngine[StagedInit, StagedUpdate]):  # type: ignore[misc]  # vllm is untyped here
+    init_info_cls = StagedInit
+    update_info_cls = StagedUpdate
+
+    def init_transfer_engine(self, init_info: StagedInit) -> None:
+        """Nothing to open before the first version."""
+
+    def start_weight_update(self) -> None:
+        initialize_layerwise_reload(self.model)
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """Overrides the base, which synchronises an accelerator that a CPU build does not have."""
+        self.receive_weights(self.parse_update_info(update_info))
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize()
+
+    def receive_weights(self, update_info: StagedUpdate) -> None:
+        """Tied names are left out: vLLM ties them itself. At the end: did the bytes stay ours meanwhile?"""
+        staged = open_weights(manifest_from_dict(update_info.manifest))
+        try:
+            self.model.load_weights(staged.tensors())
+            staged.check_unchanged()
+        finally:
+            staged.close()
+
+    def finish_weight_update(self) -> None:
+        finalize_layerwise_reload(self.model, self.model_config)
+
+    def shutdown(self) -> None:
+        """Nothing is held between versions."""

@@ -1,0 +1,28 @@
+"""xxh3-64 over buckets of a flat buffer: a corrupted byte is found before a version is served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import xxhash
+from headrace.transport.weights.manifest import Manifest, WeightsMismatch
+
+
+def checksums(buffer: memoryview, bounds: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+    """The checksum of each (offset, nbytes)."""
+    return tuple(int(xxhash.xxh3_64_intdigest(buffer[offset : offset + nbytes])) for offset, nbytes in bounds)
+
+
+def verify(buffer: memoryview, manifest: Manifest) -> None:
+    """Raise WeightsMismatch naming each bucket whose bytes are not those that the sender staged."""
+    found = checksums(buffer, ((bucket.offset, bucket.nbytes) for bucket in manifest.buckets))
+    bad = [
+        f"bucket {i} [{bucket.offset}, {bucket.offset + bucket.nbytes}): {checksum:#018x}, sent {bucket.checksum:#018x}"
+        for i, (bucket, checksum) in enumerate(zip(manifest.buckets, found, strict=True))
+        if checksum != bucket.checksum
+    ]
+    if bad:
+        raise WeightsMismatch(
+            f"version {manifest.version}, {manifest.location}: bad checksums in {len(bad)} of {len(manifest.buckets)}: "
+            + "; ".join(bad[:5])
+        )

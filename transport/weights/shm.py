@@ -1,0 +1,220 @@
+"""Weights between processes of one host: reused, pre-faulted files in /dev/shm that readers map.
+
+Plain file and mmap: `multiprocessing.shared_memory` unlinks a segment when any reader's process exits (cpython#82300).
+Each segment begins with a stamp that names the version inside; the writer clears it before it overwrites, so
+that a reader which was too slow learns it before it serves.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import secrets
+import struct
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from headrace.transport.weights.checksum import checksums, verify
+from headrace.transport.weights.layout import build_layout, flatten_into, unflatten
+from headrace.transport.weights.manifest import Manifest, WeightsMismatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DIRECTORY = Path("/dev/shm")
+HEADER_BYTES = 4096
+"""The stamp's page; the flat buffer begins behind it."""
+_STAMP = struct.Struct("<8sq")
+_MAGIC = b"headrace"
+_OVERWRITING = -1
+
+
+class _Segment:
+    """One file of the writer: created full size and touched, so that no later copy faults or finds /dev/shm full."""
+
+    def __init__(self, path: Path, nbytes: int) -> None:
+        self.path = path
+        self.capacity_bytes = nbytes
+        self.version: int | None = None
+        self.writing = False
+        size = HEADER_BYTES + max(nbytes, 1)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size)  # a write to a full tmpfs would be SIGBUS
+            self.map = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise OSError(
+                error.errno,
+                f"no room for {size} bytes of weights in {path.parent} ({error.strerror}); "
+                "make it larger or set weights.num_buffers=1",
+            ) from error
+        finally:
+            os.close(descriptor)
+
+    def stamp(self, version: int) -> None:
+        _STAMP.pack_into(self.map, 0, _MAGIC, version)
+
+    def buffer(self) -> Tensor:
+        return torch.frombuffer(self.map, dtype=torch.uint8, offset=HEADER_BYTES)
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self.version = None
+
+
+class ShmWriter:
+    """The learner's end. `num_buffers` versions can be in use at once; a further one is not staged but skipped.
+
+    run_id: letters, digits, ".", "_", "-"; names the segments. What an earlier writer of the same run left
+    behind is removed when the first version is staged; segments of other runs are never touched.
+    """
+
+    def __init__(
+        self, *, run_id: str, num_buffers: int = 2, bucket_bytes: int = 64 << 20, directory: Path = DIRECTORY
+    ) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", run_id):
+            raise ValueError(f"run_id must be 1 to 100 letters, digits, '.', '_' or '-', got {run_id!r}")
+        if num_buffers < 1:
+            raise ValueError(f"weights.num_buffers must be >= 1, got {num_buffers}; 2 lets staging and reading overlap")
+        self._prefix = f"headrace-{run_id}-weights-"
+        self._directory = Path(directory)
+        self._num_buffers = num_buffers
+        self._bucket_bytes = bucket_bytes
+        self._incarnation = secrets.token_hex(4)
+        self._segments: list[_Segment] = []
+        self._num_created = 0
+        self._last_version = -1
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def num_free(self) -> int:
+        with self._lock:
+            used = sum(segment.version is not None or segment.writing for segment in self._segments)
+            return self._num_buffers - used
+
+    def stage(
+        self, tensors: Mapping[str, Tensor], *, version: int, step: int, dtype: str | None = None
+    ) -> Manifest | None:
+        """See WeightSender. Raises ValueError where `version` is not a newer one, OSError where /dev/shm is full."""
+        layout = build_layout(tensors, dtype=dtype, bucket_bytes=self._bucket_bytes)
+        segment = self._take(layout.nbytes, version)
+        if segment is None:
+            return None
+        try:
+            segment.stamp(_OVERWRITING)
+            flatten_into(segment.buffer(), tensors, layout)
+            with memoryview(segment.map)[HEADER_BYTES : HEADER_BYTES + layout.nbytes] as view:
+                sums = checksums(view, layout.bounds)
+            segment.stamp(version)
+            segment.version = version
+            self._last_version = version
+        finally:
+            segment.writing = False
+        return layout.manifest(version=version, step=step, transport="shm", location=str(segment.path), checksums=sums)
+
+    def release(self, version: int) -> None:
+        """See WeightSender."""
+        with self._lock:
+            for segment in self._segments:
+                if segment.version == version:
+                    segment.version = None
+
+    def close(self) -> None:
+        """See WeightSender. Readers that still map a segment keep their bytes."""
+        with self._lock:
+            self._closed = True
+            for segment in self._segments:
+                segment.remove()
+            self._segments.clear()
+
+    def _take(self, nbytes: int, version: int) -> _Segment | None:
+        """A free segment of at least `nbytes`, marked as being written; None where all are in use."""
+        with self._lock:
+            if self._closed:
+                raise ValueError("this weight sender is closed")
+            if version <= self._last_version:
+                raise ValueError(f"version must be above the last one staged ({self._last_version}), got {version}")
+            if not self._num_created:
+                self._remove_leftovers()
+            free = [s for s in self._segments if s.version is None and not s.writing]
+            fitting = [s for s in free if s.capacity_bytes >= nbytes]
+            if fitting:
+                segment = fitting[0]
+            elif len(self._segments) < self._num_buffers or free:
+                if len(self._segments) == self._num_buffers:
+                    free[0].remove()
+                    self._segments.remove(free[0])
+                path = self._directory / f"{self._prefix}{self._incarnation}-{self._num_created}"
+                self._num_created += 1
+                segment = _Segment(path, nbytes)
+                self._segments.append(segment)
+            else:
+                return None
+            segment.writing = True
+            return segment
+
+    def _remove_leftovers(self) -> None:
+        ours = re.compile(re.escape(self._prefix) + r"[0-9a-f]{8}-\d+")
+        for path in self._directory.iterdir():
+            if ours.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+
+
+class ShmReader:
+    """An engine's end: one version, mapped. Several processes may map it at once; none can change it."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        size = HEADER_BYTES + max(manifest.nbytes, 1)
+        try:
+            with open(manifest.location, "rb") as file:
+                if os.fstat(file.fileno()).st_size < size:
+                    raise WeightsMismatch(
+                        f"version {manifest.version}: {manifest.location} is shorter than its manifest ({size} bytes)"
+                    )
+                # Private: torch wants a writable buffer, but a write here never reaches the segment.
+                self._map: mmap.mmap | None = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+        except FileNotFoundError as error:
+            raise WeightsMismatch(
+                f"version {manifest.version}: {manifest.location} is gone (its learner closed, or this process runs on "
+                "another host: shm reaches one host only)"
+            ) from error
+
+    def verify(self) -> None:
+        """See WeightReceiver."""
+        self.check_unchanged()
+        with memoryview(self._open())[HEADER_BYTES : HEADER_BYTES + self._manifest.nbytes] as view:
+            verify(view, self._manifest)
+
+    def tensors(self, *, include_tied: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """See WeightReceiver. Views into the mapped segment; they keep it mapped."""
+        buffer = torch.frombuffer(self._open(), dtype=torch.uint8, offset=HEADER_BYTES)
+        yield from unflatten(self._manifest, buffer, include_tied=include_tied)
+
+    def copies(self, *, include_tied: bool = False) -> dict[str, Tensor]:
+        """Tensors of the caller's own."""
+        return {name: tensor.clone() for name, tensor in self.tensors(include_tied=include_tied)}
+
+    def check_unchanged(self) -> None:
+        """See WeightReceiver."""
+        magic, version = _STAMP.unpack_from(self._open(), 0)
+        if magic != _MAGIC or version != self._manifest.version:
+            inside = "bytes being overwritten" if version == _OVERWRITING else f"version {version}"
+            raise WeightsMismatch(
+                f"{self._manifest.location} holds {inside}, not version {self._manifest.version}: it was released"
+            )
+
+    def close(self) -> None:
+        """See WeightReceiver. The mapping ends with the last view of it."""
+        self._map = None
+
+    def _open(self) -> mmap.mmap:
+        if self._map is None:
+            raise ValueError(f"the reader of version {self._manifest.version} is closed")
+        return self._map
