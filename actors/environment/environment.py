@@ -1,15 +1,16 @@
 """What an environment author implements. The session engine (turn loop, tokens, deadlines) is the actor's.
 
-    environment = factory(task)
-    observation = await environment.reset(task)                  # the first messages, and the tools on offer
-    while not done:
-        turn = … generate, parse …                               # by the actor
-        outcome = await environment.step(turn)                   # tool outputs, or the end
-    await environment.close()
+environment = factory()                                      # a class with `_partial_: true` in YAML; one a session
+observation = await environment.reset(task)                  # the first messages, and the tools on offer
+while not done:
+    turn = … generate, parse …                               # by the actor
+    outcome = await environment.step(turn)                   # tool outputs, or the end
+await environment.close()                                    # always, after a failure or a cancellation too
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,3 +49,6 @@ class Environment(Protocol):
         """`turn` is the assistant's message with its parsed tool calls; a malformed call never reaches this method."""
 
     async def close(self) -> None: ...
+
+
+EnvironmentFactory = Callable[[], Environment]

@@ -1,0 +1,89 @@
+"""What leaves an environment actor: trajectories to graders, and word of it to the dispatcher.
+
+Ownership moves on acknowledgement: until a grader has accepted a trajectory it is ours to retry or to report as lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from headrace.actors.environment.phases import SessionError
+from headrace.actors.messages import GradeSession, SessionFailed, SessionsMoved
+from headrace.actors.session import Trajectory
+from headrace.transport import Context, TransportError
+from headrace.transport.routing import least_outstanding
+
+MAX_TRIES = 3
+RETRY_PAUSE_S = 0.5
+
+
+class GraderPool:
+    """The graders, asked in turn by who has the fewest of our asks in flight. Needed beside `context.group` because the
+    dispatcher wants to know which grader owns a session."""
+
+    def __init__(self, context: Context, role: str, timeout_s: float) -> None:
+        self._context = context
+        self._group = context.group(role)
+        self._timeout_s = timeout_s
+        self._outstanding: Counter[str] = Counter()
+        self._turn = 0
+
+    async def hand_over(self, trajectory: Trajectory) -> str:
+        """The grader that owns it now. Raises SessionError (lost) after MAX_TRIES, each on whoever is then free."""
+        problem = ""
+        for tries in range(MAX_TRIES):
+            if tries:
+                await self._context.clock.sleep(RETRY_PAUSE_S * 2 ** (tries - 1))
+            try:
+                return await self._ask(trajectory)
+            except TransportError as error:
+                problem = f"{type(error).__name__}: {error}"
+        raise SessionError("lost", f"no grader accepted it in {MAX_TRIES} tries; the last time: {problem}", "no_grader")
+
+    async def _ask(self, trajectory: Trajectory) -> str:
+        members = self._group.members() or await self._group.wait_for(1, timeout_s=self._timeout_s)
+        name = least_outstanding(members, self._outstanding.__getitem__, self._turn)
+        self._turn += 1
+        self._outstanding[name] += 1
+        try:
+            await self._context.ask(name, GradeSession(trajectory), timeout_s=self._timeout_s)
+        finally:
+            self._outstanding[name] -= 1
+            if not self._outstanding[name]:
+                del self._outstanding[name]
+        return name
+
+
+@dataclass(slots=True)
+class Moves:
+    """Sessions that graders took over and the dispatcher has not been told of. Pure; bounded by the slots, since the
+    dispatcher fills a slot only after it was told."""
+
+    _by_grader: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, session_id: str, grader: str) -> None:
+        self._by_grader.setdefault(grader, []).append(session_id)
+
+    def take(self) -> list[SessionsMoved]:
+        """One message a grader; what they hold is gone from here."""
+        moves = [SessionsMoved(tuple(ids), grader) for grader, ids in self._by_grader.items()]
+        self._by_grader = {}
+        return moves
+
+    def put_back(self, move: SessionsMoved) -> None:
+        """The dispatcher could not be told: try again later, before newer ones."""
+        self._by_grader[move.grader] = [*move.session_ids, *self._by_grader.get(move.grader, [])]
+
+
+async def report_failure(context: Context, dispatcher: str, failure: SessionFailed, timeout_s: float) -> bool:
+    """Tell the dispatcher that a session ended without a trajectory; False where it could not be told in MAX_TRIES."""
+    for tries in range(MAX_TRIES):
+        if tries:
+            await context.clock.sleep(RETRY_PAUSE_S * 2 ** (tries - 1))
+        try:
+            await context.ask(dispatcher, failure, timeout_s=timeout_s)
+        except TransportError:
+            continue
+        return True
+    return False

@@ -1,0 +1,20 @@
+"""From messages to tokens and back, without ever re-tokenising what a model sampled."""
+
+from headrace.actors.environment.rendering.chat import ChatRenderer
+from headrace.actors.environment.rendering.decoding import IncrementalDecoder
+from headrace.actors.environment.rendering.loading import RendererFactory, check_renderer, load_renderer
+from headrace.actors.environment.rendering.plain import PlainRenderer
+from headrace.actors.environment.rendering.renderer import Renderer, before_stop
+from headrace.actors.environment.rendering.tokenizer import ModelTokenizer
+
+__all__ = [
+    "ChatRenderer",
+    "IncrementalDecoder",
+    "ModelTokenizer",
+    "PlainRenderer",
+    "Renderer",
+    "RendererFactory",
+    "before_stop",
+    "check_renderer",
+    "load_renderer",
+]

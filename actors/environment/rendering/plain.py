@@ -1,0 +1,40 @@
+"""Rendering without a template: the messages' texts one after another. For models made from scratch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.actors.environment.environment import Tool
+from headrace.actors.environment.rendering.chat_template import plain_content
+from headrace.actors.environment.rendering.edges import bos_id, stop_ids, with_bos
+from headrace.actors.environment.rendering.tokenizer import ModelTokenizer
+from headrace.actors.session import ChatMessage
+
+
+class PlainRenderer:
+    """`add_bos` None: as the tokenizer does by itself. `stop_tokens`: names of tokens that end a turn, beside the EOS
+    tokens of the model's files. Tools are not shown to the model: it is trained to know them."""
+
+    def __init__(
+        self, tokenizer: ModelTokenizer, *, add_bos: bool | None = None, stop_tokens: Sequence[str] = ()
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._bos = bos_id(tokenizer, add_bos)
+        self._stop_token_ids = tuple(dict.fromkeys([*tokenizer.eos_token_ids, *stop_ids(tokenizer, stop_tokens)]))
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        return self._stop_token_ids
+
+    def prompt_ids(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> list[int]:
+        return with_bos(self._tokenizer.encode(_joined(messages)), self._bos)
+
+    def continuation_ids(self, messages: Sequence[ChatMessage], *, sampled: Sequence[int]) -> list[int]:
+        return self._tokenizer.encode(_joined(messages))
+
+    def text(self, token_ids: Sequence[int], *, special_tokens: bool = False) -> str:
+        return self._tokenizer.decode(token_ids, special_tokens=special_tokens)
+
+
+def _joined(messages: Sequence[ChatMessage]) -> str:
+    return "".join(plain_content(message.content) for message in messages)
