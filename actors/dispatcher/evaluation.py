@@ -1,0 +1,209 @@
+"""One evaluation of one version: held-out prompts, k samples at temperature 1 and a greedy one each. Pure state machine.
+
+Evaluation sessions stand apart from the training ledger. They go to generators that hold the version for as long as the evaluation
+lasts, so training goes on. A session without a reward is missing, never 0: it lowers n and is counted in `missing`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+from headrace.actors.dispatcher.seeds import session_seed
+from headrace.actors.dispatcher.settings import check_at_least
+from headrace.actors.dispatcher.statistics import clustered_mean, mean_pass_at_k
+from headrace.actors.session import Sampling, SessionSpec, Task, Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSettings:
+    """`num_prompts` 0 switches evaluation off. `samples` at temperature 1 for each prompt (pass@k needs k of them), one `greedy`
+    more; `every_steps` optimizer steps; `role` serves them and holds one version meanwhile; `max_in_flight` environment slots at
+    most; past `timeout_s` what is not graded counts as missing."""
+
+    num_prompts: int = 64
+    samples: int = 8
+    greedy: bool = True
+    every_steps: int = 50
+    role: str = "evaluator"
+    max_in_flight: int = 64
+    max_attempts: int = 3
+    pass_reward: float = 1.0
+    timeout_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        check_at_least("evaluation.num_prompts", self.num_prompts, 0)
+        check_at_least("evaluation.samples", self.samples, 0)
+        check_at_least("evaluation.every_steps", self.every_steps, 1)
+        check_at_least("evaluation.max_in_flight", self.max_in_flight, 1)
+        check_at_least("evaluation.max_attempts", self.max_attempts, 1)
+        if self.num_prompts and not self.samples and not self.greedy:
+            raise ValueError("an evaluation needs samples >= 1 or greedy=true; num_prompts=0 switches it off")
+
+    @property
+    def pass_ks(self) -> tuple[int, ...]:
+        """1, 2, 4, … up to `samples`."""
+        return tuple(1 << i for i in range(self.samples.bit_length()) if 1 << i <= self.samples)
+
+
+class EvaluationSchedule:
+    """When to evaluate: at the first version, at every `every_steps` optimizer steps, and at the end. One at a time: what falls due
+    while one runs becomes a single evaluation of the newest version."""
+
+    def __init__(self, every_steps: int) -> None:
+        self._every_steps = every_steps
+        self._next_due = 0
+        self.due = False
+
+    def served(self, step: int) -> bool:
+        """A version with this step is served. Returns whether an evaluation is due."""
+        if step >= self._next_due:
+            self.due = True
+            self._next_due = (step // self._every_steps + 1) * self._every_steps
+        return self.due
+
+    def begin(self, step: int) -> None:
+        """An evaluation of a version with this step begins."""
+        self.due = False
+        self._next_due = max(self._next_due, (step // self._every_steps + 1) * self._every_steps)
+
+
+class Evaluation:
+    """`version` with `step` optimizer steps, on `tasks`."""
+
+    def __init__(
+        self, settings: EvaluationSettings, tasks: list[Task], *, version: int, step: int, max_tokens: int, seed: int
+    ) -> None:
+        self.settings = settings
+        self.version = version
+        self.step = step
+        self.num_off_version = 0
+        """sessions with a token that another version sampled: 0 where the role really holds its version"""
+        self._num_prompts = len(tasks)
+        self._attempts: dict[str, SessionSpec] = {}
+        self._waiting: deque[str] = deque()
+        self._running: dict[str, str] = {}
+        self._samples: list[list[float]] = [[] for _ in tasks]
+        self._greedy: list[list[float]] = [[] for _ in tasks]
+        self._prompt_of: dict[str, int] = {}
+        self._num_missing = 0
+        for prompt, task in enumerate(tasks):
+            for spec in self._specs(prompt, task, max_tokens, seed):
+                self._attempts[spec.session_id] = spec
+                self._prompt_of[spec.session_id] = prompt
+                self._waiting.append(spec.session_id)
+
+    def _specs(self, prompt: int, task: Task, max_tokens: int, seed: int) -> list[SessionSpec]:
+        group_id = f"e{self.version:06d}-{prompt:04d}"
+        members = [
+            (member, Sampling(1.0, max_tokens, seed=session_seed(seed, "eval", self.version, prompt, member)))
+            for member in range(self.settings.samples)
+        ]
+        if self.settings.greedy:
+            members.append((self.settings.samples, Sampling(0.0, max_tokens)))
+        return [
+            SessionSpec(f"{group_id}-{member:02d}", group_id, member, "eval", task, sampling, self.settings.role)
+            for member, sampling in members
+        ]
+
+    def __contains__(self, session_id: str) -> bool:
+        return session_id in self._attempts
+
+    @property
+    def complete(self) -> bool:
+        return not self._attempts
+
+    @property
+    def num_open(self) -> int:
+        return len(self._attempts)
+
+    def open_ids(self) -> list[str]:
+        return list(self._attempts)
+
+    def next_session(self) -> SessionSpec | None:
+        """The next session to place, or None where all are under way or `max_in_flight` are."""
+        if len(self._running) >= self.settings.max_in_flight:
+            return None
+        while self._waiting:
+            spec = self._attempts.get(self._waiting[0])
+            if spec is not None and spec.session_id not in self._running:
+                return spec
+            self._waiting.popleft()
+        return None
+
+    def started(self, session_id: str, environment: str) -> None:
+        self._running[session_id] = environment
+
+    def moved(self, session_id: str, grader: str) -> None:
+        """A grader owns it now."""
+        if session_id in self._running:
+            self._running[session_id] = grader
+
+    def held_by(self, actor: str) -> list[str]:
+        """The open sessions that an actor owns."""
+        return [session_id for session_id, holder in self._running.items() if holder == actor]
+
+    def not_started(self, session_id: str) -> None:
+        """Refused before it began: waits again."""
+        if session_id in self._attempts and session_id in self._running:
+            del self._running[session_id]
+            self._waiting.appendleft(session_id)
+
+    def graded(self, trajectory: Trajectory) -> None:
+        """Idempotent by session id."""
+        spec = self._end(trajectory.spec.session_id)
+        if spec is None:
+            return
+        sampled = trajectory.versions[trajectory.loss_mask]
+        self.num_off_version += bool((sampled != self.version).any())
+        if trajectory.reward is None:
+            self._num_missing += 1
+            return
+        rewards = self._greedy if spec.member == self.settings.samples else self._samples
+        rewards[self._prompt_of[spec.session_id]].append(trajectory.reward)
+
+    def failed(self, session_id: str, attempt: int) -> None:
+        """Tried again up to `max_attempts`, then missing."""
+        spec = self._attempts.get(session_id)
+        if spec is None or spec.attempt != attempt:
+            return
+        if attempt + 1 < self.settings.max_attempts:
+            self._attempts[session_id] = replace(spec, attempt=attempt + 1)
+            self._running.pop(session_id, None)
+            self._waiting.append(session_id)
+            return
+        self._end(session_id)
+        self._num_missing += 1
+
+    def attempt_of(self, session_id: str) -> int | None:
+        spec = self._attempts.get(session_id)
+        return None if spec is None else spec.attempt
+
+    def abandon(self) -> list[str]:
+        """Give up on what is open (it counts as missing). Returns the ids."""
+        ids = list(self._attempts)
+        for session_id in ids:
+            self._end(session_id)
+        self._num_missing += len(ids)
+        return ids
+
+    def _end(self, session_id: str) -> SessionSpec | None:
+        self._running.pop(session_id, None)
+        return self._attempts.pop(session_id, None)
+
+    def values(self) -> dict[str, float]:
+        """The results as metric values: `reward`, `greedy` and `pass_at_<k>`, each with `_n` and `_stderr`; `step`, `missing`,
+        `off_version`, `prompts`. A figure without any value is absent."""
+        estimates = {"reward": clustered_mean(self._samples), "greedy": clustered_mean(self._greedy)}
+        for k in self.settings.pass_ks:
+            estimates[f"pass_at_{k}"] = mean_pass_at_k(self._samples, k, self.settings.pass_reward)
+        values = {
+            "step": float(self.step),
+            "prompts": float(self._num_prompts),
+            "missing": float(self._num_missing),
+            "off_version": float(self.num_off_version),
+        }
+        for name, estimate in estimates.items():
+            if estimate is not None:
+                values |= {name: estimate.mean, f"{name}_n": float(estimate.n), f"{name}_stderr": estimate.stderr}
+        return values

@@ -1,0 +1,169 @@
+"""Runs evaluations one after the other for the dispatcher: holds a version, waits for its sessions, publishes the figures.
+
+The state machines are `evaluation.py`'s; this holds what waits. Without settings it only waits for the end of training.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from headrace.actors.dispatcher.evaluation import Evaluation, EvaluationSchedule, EvaluationSettings
+from headrace.actors.dispatcher.source import TaskSource
+from headrace.actors.messages import Metrics, SyncEvaluators, VersionServed
+from headrace.actors.session import SessionSpec, Task, Trajectory
+from headrace.transport import Context, TransportError
+
+logger = logging.getLogger(__name__)
+
+_SYNC_TIMEOUT_S = 120.0
+_SYNC_TRIES = 60
+_SYNC_PAUSE_S = 0.5
+
+
+class Evaluator:
+    """`settings` None, or zero prompts: no evaluation is ever made."""
+
+    def __init__(self, settings: EvaluationSettings | None, *, seed: int, max_tokens: int) -> None:
+        self._settings = settings if settings is not None and settings.num_prompts > 0 else None
+        self._seed = seed
+        self._max_tokens = max_tokens
+        self._schedule = EvaluationSchedule(self._settings.every_steps if self._settings else 1)
+        self._evaluation: Evaluation | None = None
+        self._tasks: list[Task] = []
+        self._final_version: int | None = None
+        self._last_version: int | None = None
+        self._work = asyncio.Event()
+        self._complete = asyncio.Event()
+
+    def begin(
+        self,
+        context: Context,
+        tasks: TaskSource,
+        *,
+        wake: Callable[[], None],
+        stop_sessions: Callable[[list[str]], Awaitable[None]],
+    ) -> None:
+        """`wake` makes the dispatcher place sessions; `stop_sessions` cancels them where they run."""
+        self._context = context
+        self._wake = wake
+        self._stop_sessions = stop_sessions
+        self._tasks = tasks.held_out(self._settings.num_prompts) if self._settings else []
+
+    # --- the dispatcher's handlers call these -----------------------------------------------------------------------
+
+    def owns(self, session_id: str) -> bool:
+        return self._evaluation is not None and session_id in self._evaluation
+
+    def next_session(self) -> SessionSpec | None:
+        return self._evaluation.next_session() if self._evaluation else None
+
+    def started(self, session_id: str, environment: str, now_s: float) -> None:
+        if self._evaluation is not None:
+            self._evaluation.started(session_id, environment)
+
+    def not_started(self, session_id: str) -> None:
+        if self._evaluation is not None:
+            self._evaluation.not_started(session_id)
+
+    def moved(self, session_id: str, grader: str) -> None:
+        if self._evaluation is not None:
+            self._evaluation.moved(session_id, grader)
+
+    def held_by(self, actor: str) -> list[str]:
+        return self._evaluation.held_by(actor) if self._evaluation else []
+
+    def attempt_of(self, session_id: str) -> int | None:
+        return self._evaluation.attempt_of(session_id) if self._evaluation else None
+
+    def graded(self, trajectory: Trajectory) -> None:
+        if self._evaluation is not None:
+            self._evaluation.graded(trajectory)
+            self._note_completion()
+
+    def failed(self, session_id: str, attempt: int, reason: str, detail: str) -> None:
+        if self._evaluation is not None:
+            self._evaluation.failed(session_id, attempt)
+            self._note_completion()
+
+    def served(self, step: int) -> None:
+        """Generators serve a version with this step."""
+        if self._schedule.served(step):
+            self._work.set()
+
+    def finish(self, version: int) -> None:
+        """Training is over; its last version is `version`."""
+        self._final_version = version
+        self._work.set()
+
+    def _note_completion(self) -> None:
+        if self._evaluation is not None and self._evaluation.complete:
+            self._complete.set()
+
+    # --- the task -----------------------------------------------------------------------------------------------------
+
+    async def run_until_finished(self) -> None:
+        """Evaluates when it is due, one at a time; returns after the evaluation of the final version."""
+        while self._final_version is None:
+            await self._work.wait()
+            self._work.clear()
+            if self._settings is not None and self._schedule.due and self._final_version is None:
+                await self._evaluate(self._settings, at_least=0)
+        if self._settings is not None and self._last_version != self._final_version:
+            await self._evaluate(self._settings, at_least=self._final_version)
+
+    async def _evaluate(self, settings: EvaluationSettings, *, at_least: int) -> None:
+        held = await self._hold_version(settings, at_least)
+        if held is None:
+            return
+        clock = self._context.clock
+        began_s = clock.time()
+        evaluation = Evaluation(
+            settings, self._tasks, version=held.version, step=held.step, max_tokens=self._max_tokens, seed=self._seed
+        )
+        self._schedule.begin(held.step)
+        self._complete.clear()
+        self._evaluation = evaluation
+        self._wake()
+        try:
+            async with asyncio.timeout(settings.timeout_s):
+                await self._complete.wait()
+        except TimeoutError:
+            logger.error(
+                "the evaluation of version %d is given up after %g s with %d sessions open (e.g. %s): they count as missing",
+                held.version,
+                settings.timeout_s,
+                evaluation.num_open,
+                ", ".join(evaluation.open_ids()[:8]),
+            )
+            await self._stop_sessions(evaluation.abandon())
+        self._evaluation = None
+        self._last_version = held.version
+        await self._publish(evaluation, clock.time() - began_s)
+
+    async def _hold_version(self, settings: EvaluationSettings, at_least: int) -> VersionServed | None:
+        """Evaluators get the newest version and hold it. The final one may still be on its way: asked for again."""
+        held: VersionServed | None = None
+        for _ in range(_SYNC_TRIES):
+            try:
+                held = await self._context.ask("parameter_server", SyncEvaluators(), timeout_s=_SYNC_TIMEOUT_S)
+            except TransportError as error:
+                logger.warning("the evaluators did not get a version, asking again: %s", error)
+            if held is not None and held.version >= at_least:
+                return held
+            await self._context.clock.sleep(_SYNC_PAUSE_S)
+        if held is None:
+            logger.error("no evaluation: the parameter server could not give %r a version in %d tries", settings.role, _SYNC_TRIES)
+        else:
+            logger.warning("version %d never came; the evaluation is of version %d", at_least, held.version)
+        return held
+
+    async def _publish(self, evaluation: Evaluation, wall_s: float) -> None:
+        values = evaluation.values() | {"wall_s": wall_s}
+        shown = ", ".join(f"{name} {values[name]:.3f}" for name in ("reward", "greedy") if name in values)
+        logger.info("evaluation of version %d (step %d): %s in %.1f s", evaluation.version, evaluation.step, shown, wall_s)
+        try:
+            await self._context.tell("monitor", Metrics("eval", "version", float(evaluation.version), values))
+        except TransportError as error:
+            logger.error("the monitor did not get the evaluation of version %d: %s", evaluation.version, error)

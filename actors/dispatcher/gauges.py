@@ -1,0 +1,52 @@
+"""What the dispatcher tells the monitor every few seconds, and what it logs when a wait grows long. Reads, changes nothing."""
+
+from __future__ import annotations
+
+from headrace.actors.dispatcher.ledger import OPEN_STATES, DropReason
+from headrace.actors.dispatcher.placement import Placement
+from headrace.actors.dispatcher.training import TrainingSessions
+
+_SHOWN_IDS = 8
+
+
+def gauges(training: TrainingSessions, placement: Placement) -> dict[str, float]:
+    """The stream "dispatcher": ledger counts, depths, slots, verdicts on groups, mean lags before and inside the buffer."""
+    ledger, counters = training.ledger, training.counters
+    values: dict[str, float] = {name: float(count) for name, count in ledger.snapshot().items()}
+    values |= {
+        "ready_groups": len(training.buffer),
+        "open_groups": len(training.groups),
+        "slots": placement.num_slots,
+        "slots_used": placement.num_seated,
+        "room": training.room,
+        "version": training.versions.newest,
+        "version_step": training.versions.newest_step,
+        "learner_step": training.learner_step,
+        "quarantined_tasks": len(training.issuer.quarantined),
+        "trained_tokens": ledger.trained_tokens,
+        "wasted_tokens": sum(ledger.wasted_tokens.values()),
+    }
+    values |= {f"wasted_tokens_{reason}": float(ledger.wasted_tokens[reason]) for reason in DropReason}
+    values |= {name: float(count) for name, count in counters.items() if not name.endswith("_sum")}
+    taken = counters["groups_taken"]
+    if taken:
+        values["lag_in_flight_mean"] = counters["lag_in_flight_sum"] / taken
+        values["lag_in_queue_mean"] = counters["lag_in_queue_sum"] / taken
+    return {name: float(value) for name, value in values.items()}
+
+
+def describe_wait(training: TrainingSessions, placement: Placement, *, waited_s: float, now_s: float) -> str:
+    """One line: for how long, what is pending (counts, the oldest ids and their holders), and what admission waits for."""
+    ledger = training.ledger
+    counts = ", ".join(f"{ledger.count(state)} {state}" for state in OPEN_STATES)
+    oldest = sorted((r for r in ledger.records() if not r.graded), key=lambda r: r.since_s)[:_SHOWN_IDS]
+    shown = ", ".join(
+        f"{r.spec.session_id} ({r.state} at {r.holder or 'no slot yet'}, {now_s - r.since_s:.0f} s, attempt {r.spec.attempt + 1})"
+        for r in oldest
+    )
+    return (
+        f"the learner has waited {waited_s:.0f} s for a batch after step {training.learner_step}: {counts}; "
+        f"pending: {shown or 'none'}; newest version {training.versions.newest} (step {training.versions.newest_step}), "
+        f"admission leaves room for {training.room}; {placement.num_seated} of {placement.num_slots} slots used in "
+        f"{len(placement.environments)} environments"
+    )

@@ -1,0 +1,171 @@
+"""The ledger of training sessions: the state of each one, and where every one that was ever issued ended.
+
+A plain state machine without I/O. After every transition it checks
+
+    issued = running + grading + ready + training + trained + sum of dropped by reason
+
+Records of ended sessions leave the memory (the journal on disk has them); an id that is unknown here has ended or never was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from headrace.actors.session import NO_VERSION, SessionSpec, Trajectory
+
+
+class SessionState(StrEnum):
+    RUNNING = "running"
+    """issued: waiting for a slot, or in an environment"""
+    GRADING = "grading"
+    """a grader owns it, or it is graded and waits for the rest of its group"""
+    READY = "ready"
+    TRAINING = "training"
+    TRAINED = "trained"
+    DROPPED = "dropped"
+
+
+class DropReason(StrEnum):
+    OVER_AGE = "over_age"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    ZERO_VARIANCE = "zero_variance"
+    FILTERED = "filtered"
+    QUARANTINED = "quarantined"
+    ROLLED_BACK = "rolled_back"
+    LOST = "lost"
+
+
+class LedgerImbalance(RuntimeError):
+    """The invariant does not hold, or a transition does not exist: a defect of the dispatcher, never of a peer."""
+
+
+OPEN_STATES = (SessionState.RUNNING, SessionState.GRADING, SessionState.READY)
+LIVE_STATES = (*OPEN_STATES, SessionState.TRAINING)
+_ENDED = frozenset({SessionState.TRAINED, SessionState.DROPPED})
+_NEXT: dict[SessionState, frozenset[SessionState]] = {
+    SessionState.RUNNING: frozenset({SessionState.GRADING, SessionState.DROPPED}),
+    SessionState.GRADING: frozenset({SessionState.RUNNING, SessionState.READY, SessionState.DROPPED}),
+    SessionState.READY: frozenset({SessionState.TRAINING, SessionState.DROPPED}),
+    SessionState.TRAINING: frozenset({SessionState.TRAINED, SessionState.DROPPED}),
+}
+
+
+@dataclass(slots=True)
+class SessionRecord:
+    """What the dispatcher knows of one session. `holder` is the actor that owns it now, None while it waits for a slot.
+    `version_tokens` maps a version to the trained tokens that it sampled, once the session is graded; `token_lags` a
+    lag to the tokens that had it when they were trained (or dropped as over age), `lag` is the largest of them."""
+
+    spec: SessionSpec
+    state: SessionState = SessionState.RUNNING
+    reason: DropReason | None = None
+    holder: str | None = None
+    version_at_start: int = NO_VERSION
+    since_s: float = 0.0
+    graded: bool = False
+    reward: float | None = None
+    num_tokens: int = 0
+    version_tokens: dict[int, int] | None = None
+    step: int | None = None
+    lag: int | None = None
+    token_lags: dict[int, int] | None = None
+
+    def take_grade(self, trajectory: Trajectory) -> None:
+        self.graded = True
+        self.reward = trajectory.reward
+        versions, counts = np.unique(trajectory.versions[trajectory.loss_mask], return_counts=True)
+        self.version_tokens = dict(zip(versions.tolist(), counts.tolist(), strict=True))
+        self.num_tokens = int(counts.sum())
+
+    @property
+    def oldest_version(self) -> int:
+        return min(self.version_tokens) if self.version_tokens else NO_VERSION
+
+    @property
+    def newest_version(self) -> int:
+        return max(self.version_tokens) if self.version_tokens else NO_VERSION
+
+
+class Ledger:
+    """`wasted_tokens`: sampled tokens of dropped sessions by reason, as far as their trajectories were seen."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, SessionRecord] = {}
+        self._counts: Counter[SessionState] = Counter()
+        self.issued = 0
+        self.dropped: Counter[DropReason] = Counter()
+        self.wasted_tokens: Counter[DropReason] = Counter()
+        self.trained_tokens = 0
+
+    def __contains__(self, session_id: str) -> bool:
+        return session_id in self._records
+
+    def get(self, session_id: str) -> SessionRecord | None:
+        """The record of a session that has not ended, else None."""
+        return self._records.get(session_id)
+
+    def records(self) -> Iterator[SessionRecord]:
+        """Every session that has not ended, in the order of issue."""
+        return iter(self._records.values())
+
+    def count(self, *states: SessionState) -> int:
+        return sum(self._counts[state] for state in states)
+
+    @property
+    def num_open(self) -> int:
+        """Sessions that are issued and not yet handed to the learner."""
+        return self.count(*OPEN_STATES)
+
+    def issue(self, spec: SessionSpec, *, now_s: float) -> SessionRecord:
+        if spec.session_id in self._records:
+            raise LedgerImbalance(f"session {spec.session_id} is issued already; session ids must be unique")
+        record = SessionRecord(spec, since_s=now_s)
+        self._records[spec.session_id] = record
+        self.issued += 1
+        self._counts[SessionState.RUNNING] += 1
+        self.check()
+        return record
+
+    def move(self, session_id: str, state: SessionState, reason: DropReason | None = None) -> SessionRecord:
+        """One transition. Raises LedgerImbalance where it does not exist; ended sessions leave the records."""
+        record = self._records.get(session_id)
+        if record is None:
+            raise LedgerImbalance(f"session {session_id} has ended or was never issued; it cannot become {state}")
+        if state not in _NEXT[record.state]:
+            raise LedgerImbalance(f"session {session_id} is {record.state}; it cannot become {state}")
+        if (state is SessionState.DROPPED) != (reason is not None):
+            raise LedgerImbalance(f"session {session_id}: a drop, and only a drop, has a reason; got {state}, {reason}")
+        self._counts[record.state] -= 1
+        self._counts[state] += 1
+        record.state = state
+        record.reason = reason
+        if reason is not None:
+            self.dropped[reason] += 1
+            self.wasted_tokens[reason] += record.num_tokens
+        if state is SessionState.TRAINED:
+            self.trained_tokens += record.num_tokens
+        if state in _ENDED:
+            del self._records[session_id]
+        self.check()
+        return record
+
+    def check(self) -> None:
+        """Raises LedgerImbalance where the invariant does not hold."""
+        live = self.count(*LIVE_STATES)
+        total = live + self._counts[SessionState.TRAINED] + self._counts[SessionState.DROPPED]
+        if self.issued != total or live != len(self._records) or min(self._counts.values(), default=0) < 0:
+            raise LedgerImbalance(f"the ledger does not balance: {self.snapshot()}, {len(self._records)} records")
+
+    def snapshot(self) -> dict[str, int]:
+        """`issued`, each state, `dropped`, and `dropped_<reason>` for every reason."""
+        counts = {"issued": self.issued}
+        counts |= {str(state): self._counts[state] for state in SessionState}
+        counts |= {f"dropped_{reason}": self.dropped[reason] for reason in DropReason}
+        return counts

@@ -1,0 +1,322 @@
+"""Training sessions from issue to optimizer step: ledger, admission, groups and buffer as one state machine.
+
+Pure: no await, no clock, no message. The actor calls a method for each message that arrives, places what `next_session` gives,
+cancels what `take_stopped` names, and journals what ended. Every session is trained at most once: its record leaves the ledger when
+it ends, and what is unknown to the ledger is ignored and counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from headrace.actors.dispatcher.admission import Admission
+from headrace.actors.dispatcher.buffer import ReadyBuffer, ReadyGroup
+from headrace.actors.dispatcher.groups import GroupBook, OpenGroup, identical, judge
+from headrace.actors.dispatcher.issue import GroupIssuer
+from headrace.actors.dispatcher.ledger import DropReason, Ledger, SessionRecord, SessionState
+from headrace.actors.dispatcher.over_age import mask_group
+from headrace.actors.dispatcher.settings import TrainingSettings
+from headrace.actors.dispatcher.source import TaskSource
+from headrace.actors.dispatcher.versions import VersionSteps
+from headrace.actors.session import Group, SessionSpec, Trajectory
+
+_FAILURES = frozenset({DropReason.FAILED, DropReason.TIMED_OUT, DropReason.LOST})
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyBatch:
+    groups: tuple[Group, ...]
+    version_steps: dict[int, int]
+
+
+class TrainingSessions:
+    """`journal` is called with the record of each session that ends."""
+
+    def __init__(self, settings: TrainingSettings, tasks: TaskSource, journal: Callable[[SessionRecord], None]) -> None:
+        self.settings = settings
+        self.ledger = Ledger()
+        self.versions = VersionSteps()
+        self.groups = GroupBook(settings.group_size)
+        self.buffer = ReadyBuffer(settings.consumption)
+        self.admission = Admission(settings.max_lag, settings.batch_sessions)
+        self.learner_step = 0
+        self.finished = False
+        self.counters: Counter[str] = Counter()
+        self.issuer = GroupIssuer(settings, tasks)
+        self._journal = journal
+        self._pending: deque[str] = deque()
+        self._stopped: list[str] = []
+        self._batches: dict[int, set[str]] = {}
+        self._next_batch = 0
+
+    # --- issue ------------------------------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """Sessions that admission allows to issue now."""
+        return self.admission.room(
+            version_step=self.versions.newest_step,
+            trained_batches=self.learner_step,
+            training_batches=len(self._batches),
+            open_sessions=self.ledger.num_open,
+        )
+
+    def next_session(self, now_s: float) -> SessionSpec | None:
+        """The next session to place (it waits until `started`), or None. A group is issued only when its turn has come."""
+        while self._pending:
+            record = self.ledger.get(self._pending[0])
+            if record is not None and record.state is SessionState.RUNNING and record.holder is None:
+                return record.spec
+            self._pending.popleft()
+        if self.finished or not self.versions.any_served or self.room < self.settings.group_size:
+            return None
+        self._issue_group(now_s)
+        record = self.ledger.get(self._pending[0])
+        return record.spec if record is not None else None
+
+    def started(self, session_id: str, environment: str, now_s: float) -> None:
+        """A session has its slot."""
+        record = self.ledger.get(session_id)
+        if record is not None:
+            record.holder, record.since_s, record.version_at_start = environment, now_s, self.versions.newest
+
+    def not_started(self, session_id: str) -> None:
+        """The environment refused it before it began: it waits again, the attempt does not count."""
+        record = self.ledger.get(session_id)
+        if record is not None and record.state is SessionState.RUNNING and record.holder is not None:
+            record.holder = None
+            self._pending.appendleft(session_id)
+
+    def _issue_group(self, now_s: float) -> None:
+        specs = self.issuer.next_group()
+        self.groups.open(specs, self.issuer.num_groups - 1)
+        for spec in specs:
+            self.ledger.issue(spec, now_s=now_s)
+            self._pending.append(spec.session_id)
+
+    # --- what peers report ------------------------------------------------------------------------------------------
+
+    def moved(self, session_id: str, grader: str) -> None:
+        """A grader owns it. Ignored where the grade came first."""
+        record = self.ledger.get(session_id)
+        if record is not None and record.state is SessionState.RUNNING:
+            record.holder = grader
+            self.ledger.move(session_id, SessionState.GRADING)
+
+    def graded(self, trajectory: Trajectory) -> None:
+        """Idempotent: a second grade of a session, or one of a session that has ended, is counted and ignored."""
+        session_id = trajectory.spec.session_id
+        record = self.ledger.get(session_id)
+        if record is None or record.graded:
+            self.counters["graded_twice_or_late"] += 1
+            return
+        if trajectory.spec.attempt != record.spec.attempt:
+            self._stopped.append(session_id)  # an attempt that was given up came through; the one after it is not needed
+        record.take_grade(trajectory)
+        if record.state is SessionState.RUNNING:
+            self.ledger.move(session_id, SessionState.GRADING)
+        problem = trajectory.problem() or _reward_problem(trajectory.reward)
+        if problem is not None:
+            self.counters[f"filtered_{problem}"] += 1
+            self._lose(record, DropReason.FILTERED)
+            return
+        group = self.groups.grade(trajectory)
+        if group is not None:
+            self._complete(group)
+
+    def failed(self, session_id: str, attempt: int, reason: str, detail: str) -> None:
+        """An attempt ended without a grade: issued again, or dropped after `max_attempts`. Stale reports are ignored."""
+        record = self.ledger.get(session_id)
+        if record is None or record.graded or record.spec.attempt != attempt or self.finished:
+            return
+        self.counters[f"attempts_{reason}"] += 1
+        if attempt + 1 < self.settings.max_attempts:
+            if record.state is SessionState.GRADING:
+                self.ledger.move(session_id, SessionState.RUNNING)
+            record.spec = replace(record.spec, attempt=attempt + 1)
+            record.holder = None
+            self._pending.appendleft(session_id)
+            return
+        self._lose(record, DropReason(reason), detail)
+
+    def attempt_of(self, session_id: str) -> int | None:
+        """The attempt of a session that may still need another one: not graded, not ended. Else None."""
+        record = self.ledger.get(session_id)
+        return None if record is None or record.graded else record.spec.attempt
+
+    def held_by(self, actor: str) -> list[SessionRecord]:
+        """The ungraded sessions that an actor owns."""
+        return [record for record in self.ledger.records() if record.holder == actor and not record.graded]
+
+    def overdue(self, now_s: float, deadline_s: float) -> list[SessionRecord]:
+        """Sessions whose attempt began more than `deadline_s` ago and has no grade yet."""
+        return [
+            record
+            for record in self.ledger.records()
+            if not record.graded and record.holder is not None and now_s - record.since_s > deadline_s
+        ]
+
+    def take_stopped(self) -> list[str]:
+        """Sessions that were dropped while they may still run somewhere; each is named once."""
+        stopped, self._stopped = self._stopped, []
+        return stopped
+
+    # --- the learner ------------------------------------------------------------------------------------------------
+
+    def served(self, version: int, step: int) -> None:
+        if self.versions.served(version, step):
+            self._retire_over_age()
+
+    def take_batch(self, step: int) -> ReadyBatch | None:
+        """One batch for a learner that has done `step` optimizer steps, or None. What is too old goes first."""
+        self.learner_step = max(self.learner_step, step)
+        self._apply_over_age()
+        batch = self.buffer.take(batch_sessions=self.settings.batch_sessions, group_size=self.settings.group_size)
+        if batch is None:
+            return None
+        handed: set[str] = set()
+        newest = 0
+        for ready in batch:
+            oldest_step = self.versions.step_of(ready.oldest_version)
+            self.counters["groups_taken"] += 1
+            self.counters["lag_in_flight_sum"] += ready.step_when_ready - oldest_step
+            self.counters["lag_in_queue_sum"] += self.learner_step - ready.step_when_ready
+            for trajectory in ready.group.trajectories:
+                record = self.ledger.move(trajectory.spec.session_id, SessionState.TRAINING)
+                newest = max(newest, record.newest_version)
+                handed.add(trajectory.spec.session_id)
+        self._batches[self._next_batch] = handed
+        self._next_batch += 1
+        oldest = min(ready.oldest_version for ready in batch)
+        return ReadyBatch(tuple(ready.group for ready in batch), self.versions.steps_between(oldest, newest))
+
+    def trained(self, step: int, session_ids: tuple[str, ...]) -> None:
+        """These went into optimizer step `step`. What else was in their batch, or in an earlier one, the learner left out."""
+        self.learner_step = max(self.learner_step, step)
+        numbers = {number for number, ids in self._batches.items() if not ids.isdisjoint(session_ids)}
+        for session_id in session_ids:
+            record = self.ledger.get(session_id)
+            if record is None or record.state is not SessionState.TRAINING:
+                self.counters["trained_twice_or_unknown"] += 1
+                continue
+            self._note_lag(record, step - 1)
+            record.step = step
+            self._journal(self.ledger.move(session_id, SessionState.TRAINED))
+        for number in [n for n in self._batches if numbers and n <= max(numbers)]:
+            for session_id in self._batches.pop(number).difference(session_ids):
+                self._drop(session_id, DropReason.FILTERED)
+        self._retire_over_age()
+
+    def finish(self) -> None:
+        """No batch follows: everything that is still open is dropped as cancelled."""
+        self.finished = True
+        for record in list(self.ledger.records()):
+            self._drop(record.spec.session_id, DropReason.CANCELLED)
+        self.groups = GroupBook(self.settings.group_size)
+        self.buffer = ReadyBuffer(self.settings.consumption)
+        self._pending.clear()
+        self._batches.clear()
+
+    # --- drops ------------------------------------------------------------------------------------------------------
+
+    def _complete(self, open_group: OpenGroup) -> None:
+        group = self.groups.close(open_group.group_id)
+        self.counters["groups_complete"] += 1
+        self.counters["groups_identical"] += identical(group)
+        if self.settings.group_size > 1:
+            verdict = judge(group, pass_reward=self.settings.pass_reward)
+            self.counters[f"groups_{verdict}"] += 1
+            if verdict != "useful" and self.settings.zero_variance == "drop":
+                for trajectory in group.trajectories:
+                    self._drop(trajectory.spec.session_id, DropReason.ZERO_VARIANCE)
+                return
+        for trajectory in group.trajectories:
+            self.ledger.move(trajectory.spec.session_id, SessionState.READY)
+        self._push(group, open_group.order, self.learner_step)
+
+    def _push(self, group: Group, order: int, step_when_ready: int) -> None:
+        oldest = min(trajectory.oldest_version for trajectory in group.trajectories)
+        self.buffer.push(ReadyGroup(group, order, self.counters["groups_complete"], oldest, step_when_ready))
+
+    def _drop(self, session_id: str, reason: DropReason) -> None:
+        record = self.ledger.get(session_id)
+        if record is None:
+            return
+        if not record.graded:
+            self._stopped.append(session_id)
+        elif reason is DropReason.OVER_AGE:
+            self._note_lag(record, self.learner_step)
+        self._journal(self.ledger.move(session_id, SessionState.DROPPED, reason))
+
+    def _lose(self, record: SessionRecord, reason: DropReason, detail: str = "") -> None:
+        """Drop one member; its group goes on with the others, or falls with it where too few are left."""
+        self._drop(record.spec.session_id, reason)
+        group = self.groups.lose(record.spec)
+        if group is None:
+            return
+        if not self.groups.hopeless(group):
+            self._complete(group)
+            return
+        if reason in _FAILURES:
+            self.issuer.quarantine(group.task.task_id, f"{reason}: {detail}")
+            reason = DropReason.QUARANTINED
+        waiting = sorted(group.waiting)
+        for trajectory in self.groups.close(group.group_id).trajectories:
+            self._drop(trajectory.spec.session_id, reason)
+        for session_id in waiting:
+            self._drop(session_id, reason)
+
+    def _apply_over_age(self) -> None:
+        """What exceeds the hard limit if it is trained next is dropped, whole groups at a time, or masked, or let through."""
+        policy, hard_lag = self.settings.over_age, self.settings.hard_lag
+        if policy == "train":
+            return
+        too_old = self.buffer.remove_where(lambda ready: self._lag(ready.oldest_version) > hard_lag)
+        for ready in too_old:
+            group = ready.group
+            if policy == "mask":
+                group, gone = mask_group(group, self.versions.oldest_within(self.learner_step, hard_lag))
+                for trajectory in gone:
+                    self._drop(trajectory.spec.session_id, DropReason.OVER_AGE)
+                if len(group.trajectories) >= self.groups.min_members:
+                    self._note_masked(group)
+                    self._push(group, ready.order, ready.step_when_ready)
+                    continue
+            for trajectory in group.trajectories:
+                self._drop(trajectory.spec.session_id, DropReason.OVER_AGE)
+
+    def _note_masked(self, group: Group) -> None:
+        for trajectory in group.trajectories:
+            record = self.ledger.get(trajectory.spec.session_id)
+            if record is not None:
+                before = record.num_tokens
+                record.take_grade(trajectory)
+                self.ledger.wasted_tokens[DropReason.OVER_AGE] += before - record.num_tokens
+
+    def _retire_over_age(self) -> None:
+        """Policy `cancel`: stop sessions that would be over age when they end. It falls on long ones: see the report's lengths."""
+        if self.settings.over_age != "cancel":
+            return
+        for record in list(self.ledger.records()):
+            running = record.state is SessionState.RUNNING and record.holder is not None
+            if running and self._lag(record.version_at_start) > self.settings.hard_lag:
+                self._lose(record, DropReason.OVER_AGE)
+
+    def _lag(self, version: int) -> int:
+        return self.learner_step - self.versions.step_of(version)
+
+    def _note_lag(self, record: SessionRecord, step: int) -> None:
+        record.lag = step - self.versions.step_of(record.oldest_version)
+        record.token_lags = {}
+        for version, count in (record.version_tokens or {}).items():
+            lag = step - self.versions.step_of(version)
+            record.token_lags[lag] = record.token_lags.get(lag, 0) + count
+
+
+def _reward_problem(reward: float | None) -> str | None:
+    if reward is None:
+        return "no_reward"
+    return None if math.isfinite(reward) else "reward_not_finite"
