@@ -1,0 +1,165 @@
+"""Atomic checkpoints: a folder that plain transformers loads, plus one file with everything else a resume needs.
+
+    checkpoints/
+      step-000040/                  complete, by construction: it got its name by one rename, after fsync
+        config.json, model.safetensors, tokenizer files
+        trainer.pt                  optimizer, random generators, step, version, …
+        checkpoint.json             step, version and the step that the version holds
+      latest -> step-000040         replaced by one rename; never points to anything partial
+      .partial-…                    being written; removed at the next start
+
+Called by the learner in its worker thread, and by the export (reading only).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+_NAME = re.compile(r"step-(\d{6,})")
+_PARTIAL = ".partial-"
+_DOOMED = ".doomed-"
+_WEIGHTS = re.compile(r".*\.(safetensors|bin|pt|gguf|index\.json)")
+LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointInfo:
+    """step: optimizer steps done. version: the last one published; version_step: the step that it holds. The weights of
+    the folder are those of `version` where version_step == step."""
+
+    step: int
+    version: int
+    version_step: int
+
+
+class CheckpointStore:
+    """One learner's checkpoints. `keep_last` complete ones stay; `model_folder` gives the tokenizer's files.
+
+    after: called with the name of each stage of `save` once it is done: created, weights, state, synced, renamed, latest.
+    """
+
+    def __init__(
+        self, root: Path, *, model_folder: Path, keep_last: int = 2, after: Callable[[str], None] = lambda stage: None
+    ) -> None:
+        if keep_last < 1:
+            raise ValueError(f"checkpoint_keep_last must be >= 1, got {keep_last}; the newest one always stays")
+        self._root = root
+        self._model_folder = model_folder
+        self._keep_last = keep_last
+        self._after = after
+
+    def clean(self) -> None:
+        """Remove what an interrupted save or removal left behind. To be called before the first save."""
+        if not self._root.is_dir():
+            return
+        for path in self._root.iterdir():
+            if path.name.startswith((_PARTIAL, _DOOMED)):
+                _remove(path)
+
+    def save(self, info: CheckpointInfo, model: Any, state: dict[str, Any]) -> Path:
+        """Write one checkpoint and make it the latest. `model` has save_pretrained."""
+        import torch
+
+        self._root.mkdir(parents=True, exist_ok=True)
+        partial = self._root / f"{_PARTIAL}{info.step:06d}-{secrets.token_hex(4)}"
+        partial.mkdir()
+        self._after("created")
+        copy_tokenizer(self._model_folder, partial)
+        model.save_pretrained(partial)
+        self._after("weights")
+        torch.save(state, partial / "trainer.pt")
+        (partial / "checkpoint.json").write_text(json.dumps(asdict(info)), encoding="utf-8")
+        self._after("state")
+        _sync_tree(partial)
+        self._after("synced")
+        final = self._root / f"step-{info.step:06d}"
+        if final.exists():  # the same step again, after a resume: the older one moves out of the way first
+            os.replace(final, self._root / f"{_DOOMED}{final.name}-{secrets.token_hex(4)}")
+        os.replace(partial, final)
+        _sync(self._root)
+        self._after("renamed")
+        self._point_latest_to(final.name)
+        self._after("latest")
+        self._remove_old()
+        return final
+
+    def latest(self) -> Path | None:
+        """The newest complete checkpoint, or None. Goes by the folders, since `latest` may be one save behind."""
+        found = list_checkpoints(self._root)
+        return found[-1] if found else None
+
+    def load_state(self, folder: Path) -> tuple[CheckpointInfo, dict[str, Any]]:
+        """What `save` was given, but for the model, which transformers loads from the folder."""
+        import torch
+
+        # Plain containers, numbers and tensors only: nothing in the file can run code.
+        state: dict[str, Any] = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
+        return read_info(folder), state
+
+    def _point_latest_to(self, name: str) -> None:
+        link = self._root / f"{_PARTIAL}link-{secrets.token_hex(4)}"
+        link.symlink_to(name)
+        os.replace(link, self._root / LATEST)
+        _sync(self._root)
+
+    def _remove_old(self) -> None:
+        for folder in list_checkpoints(self._root)[: -self._keep_last]:
+            # Renamed first: a half-removed folder must not look like a checkpoint.
+            doomed = self._root / f"{_DOOMED}{folder.name}-{secrets.token_hex(4)}"
+            os.replace(folder, doomed)
+            _remove(doomed)
+        for path in self._root.glob(f"{_DOOMED}*"):
+            _remove(path)
+
+
+def list_checkpoints(root: Path) -> list[Path]:
+    """The complete checkpoints below `root`, oldest first."""
+    if not root.is_dir():
+        return []
+    numbered = [(int(match[1]), path) for path in root.iterdir() if (match := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(numbered)]
+
+
+def read_info(folder: Path) -> CheckpointInfo:
+    """Raises ValueError where the folder is no checkpoint of this format."""
+    try:
+        return CheckpointInfo(**json.loads((folder / "checkpoint.json").read_text(encoding="utf-8")))
+    except (OSError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{folder} is not a checkpoint: checkpoint.json is missing or malformed ({error})") from error
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy every file of a model folder but its weights and config.json (which the model itself writes)."""
+    for path in sorted(source.iterdir()):
+        if path.is_file() and path.name not in ("config.json", "checkpoint.json") and not _WEIGHTS.fullmatch(path.name):
+            shutil.copyfile(path, target / path.name)
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path)
+
+
+def _sync_tree(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            _sync(path)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

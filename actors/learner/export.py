@@ -1,0 +1,62 @@
+"""From a run's checkpoints to a Hugging Face folder that plain transformers loads. Called by `headrace export`."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from headrace.actors.learner.checkpoint import list_checkpoints, read_info
+
+_NOT_EXPORTED = ("trainer.pt", "checkpoint.json")
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def export_checkpoint(checkpoints: Path, target: Path, *, version: int | None = None, dtype: str | None = None) -> Path:
+    """Copy a checkpoint's model and tokenizer to `target`, which must not exist yet; returns the checkpoint used.
+
+    version: of the weights; None takes the newest checkpoint. dtype: converts the weights; None keeps float32 masters.
+    Raises ValueError naming the versions there are, FileExistsError where `target` exists.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    if target.exists():
+        raise FileExistsError(f"{target} exists; export never overwrites, name a folder that does not exist yet")
+    source = _find(checkpoints, version)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.parent / f".{target.name}-{secrets.token_hex(4)}"
+    try:
+        shutil.copytree(source, partial, ignore=shutil.ignore_patterns(*_NOT_EXPORTED))
+        if dtype is not None:
+            _convert(partial, dtype)
+        os.replace(partial, target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return source
+
+
+def _find(checkpoints: Path, version: int | None) -> Path:
+    folders = list_checkpoints(checkpoints)
+    if not folders:
+        raise ValueError(f"{checkpoints} holds no complete checkpoint; has the run reached its first one?")
+    if version is None:
+        return folders[-1]
+    infos = {folder: read_info(folder) for folder in folders}
+    exact = {info.version: folder for folder, info in infos.items() if info.version_step == info.step}
+    if version not in exact:
+        raise ValueError(
+            f"no checkpoint of {checkpoints} holds version {version}; there are versions {sorted(exact)} "
+            "(set learner.checkpoint_every_steps and checkpoint_keep_last to keep more)"
+        )
+    return exact[version]
+
+
+def _convert(folder: Path, dtype: str) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+    for path in folder.glob("*.safetensors*"):
+        path.unlink()
+    model.save_pretrained(folder)

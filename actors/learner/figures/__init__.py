@@ -1,0 +1,1 @@
+"""What the learner measures about its own data: effective sample size, log-prob gaps, lag. Pure NumPy."""

@@ -1,0 +1,62 @@
+"""AdamW on float32 masters with gradient clipping. Refuses gradients that are not finite; lr 0 touches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True, slots=True)
+class AdamSettings:
+    """clip_grad_norm 0 does not clip. Vectors (norms, biases) are never decayed."""
+
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip_grad_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
+        if self.eps <= 0 or self.weight_decay < 0 or self.clip_grad_norm < 0:
+            raise ValueError(
+                f"eps must be > 0, weight_decay and clip_grad_norm >= 0, got {self.eps}, {self.weight_decay}, "
+                f"{self.clip_grad_norm}"
+            )
+
+
+class Optimizer:
+    def __init__(self, parameters: Iterable[nn.Parameter], settings: AdamSettings) -> None:
+        self._parameters = [p for p in parameters if p.requires_grad]
+        self._clip = settings.clip_grad_norm
+        groups = [
+            {"params": [p for p in self._parameters if p.dim() >= 2], "weight_decay": settings.weight_decay},
+            {"params": [p for p in self._parameters if p.dim() < 2], "weight_decay": 0.0},
+        ]
+        self._adam = torch.optim.AdamW(
+            [group for group in groups if group["params"]], betas=settings.betas, eps=settings.eps, lr=0.0, fused=True
+        )
+
+    def step(self, lr: float) -> tuple[float, bool]:
+        """Clip, step and clear the gradients. Returns (gradient norm before clipping, whether a step was taken).
+
+        No step is taken where the norm is not finite, nor at lr 0, which leaves every weight as it was, bit for bit.
+        """
+        norm = float(nn.utils.clip_grad_norm_(self._parameters, self._clip or float("inf")))
+        applied = lr > 0 and norm == norm and norm != float("inf")
+        if applied:
+            for group in self._adam.param_groups:
+                group["lr"] = lr
+            self._adam.step()
+        self._adam.zero_grad(set_to_none=True)
+        return norm, applied
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._adam.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._adam.load_state_dict(state)

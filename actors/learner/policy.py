@@ -1,0 +1,103 @@
+"""The model under training: a transformers causal LM, float32 masters, float32 head. Computes log-probs of tokens.
+
+Called by the trainer and the probe, in the learner's worker thread. Never steps the optimizer, never sends anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from headrace.actors.learner.packing import MicroBatch
+from torch import nn
+
+AUTOCAST_DTYPES = {"none": None, "bfloat16": torch.bfloat16}
+
+
+class Policy:
+    """`autocast`: "none" computes in float32, "bfloat16" runs the layers (never the head) in bfloat16."""
+
+    def __init__(self, model: Any, *, autocast: str = "none") -> None:
+        if autocast not in AUTOCAST_DTYPES:
+            raise ValueError(f"learner.autocast must be one of {', '.join(AUTOCAST_DTYPES)}, got {autocast!r}")
+        self.model = model
+        self._layers = getattr(model, model.base_model_prefix)
+        self._head: nn.Linear = model.get_output_embeddings()
+        self._autocast_dtype = AUTOCAST_DTYPES[autocast]
+        self._check_head()
+
+    @classmethod
+    def load(cls, folder: Path, *, autocast: str = "none") -> Policy:
+        """From a folder that plain transformers loads. Weights become float32, dropout is off."""
+        from transformers import AutoModelForCausalLM
+
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+        model.eval()  # dropout off: the engine has none either
+        return cls(model, autocast=autocast)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self._head.weight.shape[0])
+
+    def token_logprobs(self, micro_batch: MicroBatch, temperature_N: torch.Tensor) -> torch.Tensor:
+        """log pi of each trained token, float32[N], with gradient unless the caller turned it off.
+
+        The head runs on trained positions only and in float32; logits are divided by the session's temperature before
+        the log-softmax, exactly as the engine does.
+        """
+        hidden_RLH = self._hidden(micro_batch)
+        predictors_N = torch.from_numpy(micro_batch.predictors_N)
+        hidden_NH = hidden_RLH.flatten(0, 1).index_select(0, predictors_N).float()
+        logits_NV = nn.functional.linear(hidden_NH, self._head.weight.float(), self._bias())
+        logits_NV = logits_NV / temperature_N[:, None]
+        targets_N1 = torch.from_numpy(micro_batch.targets_N)[:, None]
+        chosen_N: torch.Tensor = logits_NV.gather(1, targets_N1)[:, 0] - torch.logsumexp(logits_NV, dim=1)
+        return chosen_N
+
+    def _hidden(self, micro_batch: MicroBatch) -> torch.Tensor:
+        with self._precision():
+            output = self._layers(
+                input_ids=torch.from_numpy(micro_batch.input_ids_RL),
+                position_ids=torch.from_numpy(micro_batch.positions_RL),
+                attention_mask=block_mask(micro_batch.segments_RL),
+                use_cache=False,
+            )
+        hidden_RLH: torch.Tensor = output.last_hidden_state
+        return hidden_RLH
+
+    @contextlib.contextmanager
+    def _precision(self) -> Iterator[None]:
+        if self._autocast_dtype is None:
+            yield
+        else:
+            with torch.autocast("cpu", dtype=self._autocast_dtype):
+                yield
+
+    def _bias(self) -> torch.Tensor | None:
+        return None if self._head.bias is None else self._head.bias.float()
+
+    @torch.no_grad()
+    def _check_head(self) -> None:
+        """Some models scale or cap their logits after the head. Refuse them rather than train on other log-probs."""
+        ids_1L = torch.arange(min(4, self.vocab_size))[None]
+        hidden_1LH = self._layers(input_ids=ids_1L, use_cache=False).last_hidden_state
+        ours = nn.functional.linear(hidden_1LH.float(), self._head.weight.float(), self._bias())
+        theirs = self.model(input_ids=ids_1L, use_cache=False).logits.float()
+        if not torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4):
+            raise ValueError(
+                f"{type(self.model).__name__} changes its logits after the output head (a scale or a soft cap), which "
+                "the learner's float32 head does not; choose a model without that"
+            )
+
+
+def block_mask(segments_RL: np.ndarray | None) -> torch.Tensor | None:
+    """bool[R, 1, L, L]: a position sees itself and earlier positions of its own segment. None for plain causal rows."""
+    if segments_RL is None:
+        return None
+    segments = torch.from_numpy(segments_RL)
+    same_RLL = segments[:, :, None] == segments[:, None, :]
+    return (same_RLL & torch.ones_like(same_RLL[0]).tril())[:, None]

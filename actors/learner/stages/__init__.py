@@ -1,0 +1,1 @@
+"""What a learner does in turn: `pretrain` on documents, `rl` on sessions."""
