@@ -1,0 +1,155 @@
+"""The parameter server: the control plane of the weights. It moves no bytes; it says who serves which version.
+
+The rules are rollout.py's; this actor carries out their actions. Each phase's deadline is that of its ask: a member
+that misses it, or refuses, is evicted, counted and reported, and tried again at the next version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from headrace.actors.messages import (
+    Accepted,
+    CommitWeights,
+    Metrics,
+    PublishWeights,
+    StageWeights,
+    SyncEvaluators,
+    VersionServed,
+    WeightsCommitted,
+    WeightsReleased,
+)
+from headrace.actors.parameter_server.rollout import (
+    Action,
+    Commit,
+    Evicted,
+    Release,
+    Rollout,
+    Served,
+    Stage,
+    Synced,
+)
+from headrace.transport import Actor, Context, PeerDown, PeerUp, TransportError, handles
+
+logger = logging.getLogger(__name__)
+
+
+class ParameterServer(Actor):
+    """stage_timeout_s, commit_timeout_s: what a member has for each phase. generators, evaluators: roles; one without
+    members is fine. dispatcher, learner: who hears of served versions; the learner of released buffers too."""
+
+    def __init__(
+        self,
+        *,
+        stage_timeout_s: float = 60.0,
+        commit_timeout_s: float = 60.0,
+        generators: str = "generator",
+        evaluators: str = "evaluator",
+        dispatcher: str = "dispatcher/0",
+        learner: str = "learner/0",
+    ) -> None:
+        for name, value in (("stage_timeout_s", stage_timeout_s), ("commit_timeout_s", commit_timeout_s)):
+            if value <= 0:
+                raise ValueError(f"parameter_server.{name} must be > 0, got {value}")
+        if generators == evaluators:
+            raise ValueError(f"parameter_server: generators and evaluators must be two roles, got {generators!r} twice")
+        self._stage_timeout_s = stage_timeout_s
+        self._commit_timeout_s = commit_timeout_s
+        self._generators = generators
+        self._evaluators = evaluators
+        self._dispatcher = dispatcher
+        self._learner = learner
+        self._rollout = Rollout()
+        self._num_evictions = 0
+        self._synced: asyncio.Future[Synced] | None = None
+        self._in_order: dict[str, asyncio.Lock] = {}
+
+    async def on_start(self, context: Context) -> None:
+        context.watch(self._generators)
+        context.watch(self._evaluators)
+
+    @handles(PublishWeights)
+    async def publish(self, message: PublishWeights) -> Accepted:
+        """The learner's next version. Raises ValueError (a RemoteError there) where its number is not a new one."""
+        self._carry_out(self._rollout.publish(message.manifest))
+        return Accepted()
+
+    @handles(SyncEvaluators, concurrent=1)
+    async def sync_evaluators(self, message: SyncEvaluators) -> VersionServed:
+        """Answers when every live evaluator holds the newest version; raises RuntimeError naming those that failed."""
+        self._synced = asyncio.get_running_loop().create_future()
+        self._carry_out(self._rollout.sync())
+        synced = await self._synced
+        if synced.failed:
+            raise RuntimeError(f"version {synced.version} was not taken by {', '.join(synced.failed)}; see their logs")
+        return VersionServed(synced.version, synced.step)
+
+    @handles(PeerUp)
+    async def peer_up(self, message: PeerUp) -> None:
+        follows = message.name.partition("/")[0] == self._generators
+        self._carry_out(self._rollout.member_up(message.name, message.incarnation, follows=follows))
+
+    @handles(PeerDown)
+    async def peer_down(self, message: PeerDown) -> None:
+        self._carry_out(self._rollout.member_down(message.name, message.incarnation))
+
+    def _carry_out(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Stage():
+                    self.context.spawn(self._stage(action), f"stage {action.manifest.version} on {action.member}")
+                case Commit():
+                    self.context.spawn(self._commit(action), f"commit {action.version} on {action.member}")
+                case Served(version, step):
+                    for receiver in (self._dispatcher, self._learner):
+                        self._tell_in_order(receiver, VersionServed(version, step))
+                case Release(version):
+                    self._tell_in_order(self._learner, WeightsReleased(version))
+                case Evicted():
+                    self._report_eviction(action)
+                case Synced():
+                    if self._synced is not None and not self._synced.done():
+                        self._synced.set_result(action)
+
+    async def _stage(self, action: Stage) -> None:
+        version = action.manifest.version
+        try:
+            await self.context.ask(action.member, StageWeights(action.manifest), timeout_s=self._stage_timeout_s)
+        except TransportError as error:
+            self._carry_out(self._rollout.failed(action.member, action.incarnation, version, _reason(error)))
+        else:
+            self._carry_out(self._rollout.staged(action.member, action.incarnation, version))
+
+    async def _commit(self, action: Commit) -> None:
+        try:
+            reply: WeightsCommitted = await self.context.ask(
+                action.member, CommitWeights(action.version), timeout_s=self._commit_timeout_s
+            )
+        except TransportError as error:
+            self._carry_out(self._rollout.failed(action.member, action.incarnation, action.version, _reason(error)))
+        else:
+            self._carry_out(
+                self._rollout.committed(action.member, action.incarnation, action.version, serving=reply.version)
+            )
+
+    def _report_eviction(self, action: Evicted) -> None:
+        self._num_evictions += 1
+        logger.warning("version %d goes on without %s: %s", action.version, action.member, action.reason)
+        values = {"failed": 1.0, "evictions_total": float(self._num_evictions)}
+        self.context.tell_soon("monitor", Metrics("weights", "version", action.version, values))
+
+    def _tell_in_order(self, receiver: str, message: VersionServed | WeightsReleased) -> None:
+        """Never waits here: an absent dispatcher must not hold up the weights. Bounded by the versions under way."""
+        self.context.spawn(self._tell(receiver, message), f"tell {receiver}")
+
+    async def _tell(self, receiver: str, message: VersionServed | WeightsReleased) -> None:
+        async with self._in_order.setdefault(receiver, asyncio.Lock()):
+            try:
+                await self.context.tell(receiver, message)
+            except TransportError as error:
+                logger.warning("%s was not told %r: %s", receiver, message, error)
+
+
+def _reason(error: TransportError) -> str:
+    return f"{type(error).__name__}: {error.text}"

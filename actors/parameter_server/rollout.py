@@ -1,0 +1,250 @@
+"""Which member serves which version, and what happens next. A pure state machine: no clock, no I/O, no tensors.
+
+Generators *follow*: each goes to the newest version as soon as it is idle, and skips what was superseded meanwhile, so
+that a slow one delays only itself. Evaluators *hold*: they move only when `sync` asks. A member's way to a version:
+
+    idle ──Stage──▶ staging ──staged──▶ (Commit) committing ──committed──▶ idle, serving it
+                        └───── failed (refused, deadline) ──────┴──▶ idle, evicted until a later version succeeds
+
+Every method returns the actions that the actor carries out, in order. A buffer is released exactly once: when it is
+neither the newest (a late joiner needs that one) nor on the way to a member.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.transport.weights import Manifest
+
+INITIAL = 0
+"""The version that `model_path` held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Ask `member` to stage; then call `staged` or `failed`."""
+
+    member: str
+    incarnation: str
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Ask `member` to commit; then call `committed` or `failed`. Version INITIAL: serve what you have."""
+
+    member: str
+    incarnation: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Every generator in service has acknowledged this version or a later one."""
+
+    version: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Nobody reads this version's buffer any more, nor will."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """The member failed a phase; versions are served without it until it succeeds again."""
+
+    member: str
+    version: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """Every evaluator either holds this version or is in `failed`."""
+
+    version: int
+    step: int
+    failed: tuple[str, ...]
+
+
+Action = Stage | Commit | Served | Release | Evicted | Synced
+
+
+@dataclass(slots=True)
+class _Member:
+    name: str
+    incarnation: str
+    follows: bool
+    phase: Literal["idle", "staging", "committing"] = "idle"
+    target: int | None = None
+    served: int | None = None
+    """The version that it acknowledged last; None before the first: it takes no requests yet."""
+    failed: int | None = None
+    """The version that it failed last; None once it has succeeded since."""
+
+
+class Rollout:
+    def __init__(self) -> None:
+        self._members: dict[str, _Member] = {}
+        self._manifests: dict[int, Manifest] = {}
+        self._steps: dict[int, int] = {INITIAL: 0}
+        self._newest = INITIAL
+        self._served = INITIAL
+        self._held: int | None = None
+        self._syncing = False
+
+    @property
+    def newest(self) -> int:
+        return self._newest
+
+    @property
+    def served(self) -> int:
+        """The newest version of which `Served` was reported."""
+        return self._served
+
+    @property
+    def buffers(self) -> frozenset[int]:
+        """Versions whose buffers are not released yet."""
+        return frozenset(self._manifests)
+
+    def serving(self) -> dict[str, int | None]:
+        """member → version that it serves; None: it waits for its first."""
+        return {name: member.served for name, member in self._members.items()}
+
+    def evicted(self) -> list[str]:
+        return [name for name, member in self._members.items() if member.failed is not None]
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def publish(self, manifest: Manifest) -> list[Action]:
+        """The learner staged a version. Raises ValueError where it is not above every earlier one."""
+        if manifest.version <= self._newest:
+            raise ValueError(
+                f"version {manifest.version} is not above {self._newest}, the newest published; versions are never "
+                "reused: a restarted learner publishes the last one + 1"
+            )
+        self._newest = manifest.version
+        self._manifests[manifest.version] = manifest
+        self._steps[manifest.version] = manifest.step
+        return self._settle()
+
+    def member_up(self, name: str, incarnation: str, *, follows: bool) -> list[Action]:
+        """A generator (`follows`) or an evaluator appeared, or appeared anew."""
+        self._members[name] = _Member(name, incarnation, follows)
+        return self._settle()
+
+    def member_down(self, name: str, incarnation: str) -> list[Action]:
+        """That incarnation is gone; a later one of the same name is not."""
+        member = self._members.get(name)
+        if member is not None and member.incarnation == incarnation:
+            del self._members[name]
+        return self._settle()
+
+    def staged(self, name: str, incarnation: str, version: int) -> list[Action]:
+        """The member has the bytes and has verified them."""
+        member = self._at(name, incarnation, version, "staging")
+        if member is None:
+            return []
+        member.phase = "committing"
+        return [Commit(name, incarnation, version)]
+
+    def committed(self, name: str, incarnation: str, version: int, *, serving: int) -> list[Action]:
+        """The member answered the commit of `version`; it serves `serving` (more, where this server forgot it)."""
+        member = self._at(name, incarnation, version, "committing")
+        if member is None:
+            return []
+        member.phase, member.target, member.failed = "idle", None, None
+        member.served = max(serving, member.served or INITIAL)
+        return self._settle()
+
+    def failed(self, name: str, incarnation: str, version: int, reason: str) -> list[Action]:
+        """The member refused or missed its deadline; what it served before, it serves on."""
+        member = self._at(name, incarnation, version, "staging", "committing")
+        if member is None:
+            return []
+        member.phase, member.target, member.failed = "idle", None, version
+        return [Evicted(name, version, reason), *self._settle()]
+
+    def sync(self) -> list[Action]:
+        """Bring the evaluators to the version that is the newest now. Ends in one `Synced`."""
+        self._held = self._newest
+        self._syncing = True
+        for member in self._members.values():
+            if not member.follows:
+                member.failed = None
+        return self._settle()
+
+    # --- rules -------------------------------------------------------------------------------------------------------
+
+    def _at(self, name: str, incarnation: str, version: int, *phases: str) -> _Member | None:
+        """The member, if this answer is the one that it owes."""
+        member = self._members.get(name)
+        if member is None or member.incarnation != incarnation or member.target != version:
+            return None
+        return member if member.phase in phases else None
+
+    def _settle(self) -> list[Action]:
+        """Everything that follows from the state: who moves, what is served, what is free."""
+        actions: list[Action] = []
+        for member in self._members.values():
+            actions += self._move(member)
+        actions += self._report_served()
+        actions += self._report_synced()
+        actions += self._release()
+        return actions
+
+    def _move(self, member: _Member) -> list[Action]:
+        version = self._wanted(member)
+        if member.phase != "idle" or version is None or version == member.failed:
+            return []
+        if member.served is not None and member.served >= version:
+            return []
+        member.target = version
+        if version == INITIAL:
+            member.phase = "committing"
+            return [Commit(member.name, member.incarnation, INITIAL)]
+        member.phase = "staging"
+        return [Stage(member.name, member.incarnation, self._manifests[version])]
+
+    def _wanted(self, member: _Member) -> int | None:
+        """An evaluator that joins between two syncs waits for the next, unless its version is still at hand."""
+        if not member.follows:
+            at_hand = self._held is not None and (self._held == INITIAL or self._held in self._manifests)
+            return self._held if at_hand else None
+        if self._newest == INITIAL and any((other.served or INITIAL) > INITIAL for other in self._members.values()):
+            return None  # this server was restarted: nobody may begin with the initial weights now
+        return self._newest
+
+    def _report_served(self) -> list[Action]:
+        counted = [m.served for m in self._members.values() if m.follows and m.failed is None and m.served is not None]
+        version = min(counted, default=INITIAL)
+        if version <= self._served or version not in self._steps:
+            return []
+        self._served = version
+        step = self._steps[version]
+        self._steps = {v: s for v, s in self._steps.items() if v >= version or v == self._held}
+        return [Served(version, step)]
+
+    def _report_synced(self) -> list[Action]:
+        if not self._syncing or self._held is None:
+            return []
+        evaluators = [member for member in self._members.values() if not member.follows]
+        if any(member.phase != "idle" for member in evaluators):
+            return []
+        self._syncing = False
+        failed = tuple(member.name for member in evaluators if member.failed is not None)
+        return [Synced(self._held, self._steps[self._held], failed)]
+
+    def _release(self) -> list[Action]:
+        needed = {self._newest} | {member.target for member in self._members.values()}
+        if self._syncing:
+            needed.add(self._held)
+        free = sorted(version for version in self._manifests if version not in needed)
+        for version in free:
+            del self._manifests[version]
+        return [Release(version) for version in free]
