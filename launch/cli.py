@@ -1,0 +1,113 @@
+"""The command `headrace`. Parses arguments, calls one function a command, turns errors into exit codes; no other logic.
+
+    headrace launch [OVERRIDE…] [--config-dir DIR] [--cfg job] [--resolve] [--multirun] [--quiet]
+    headrace report [RUN] [--json]
+    headrace export RUN DIR [--version V]
+
+Exit codes: 0 finished, 1 failed, 2 the configuration or a command line that cannot work, 130 Ctrl-C, 143 SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from headrace.launch.compose import compose_config, sweep
+from headrace.launch.console import Console
+from headrace.launch.job import EXIT_BAD_CONFIG, EXIT_CODES
+from headrace.launch.problems import ConfigError
+from headrace.launch.run import run_job
+from headrace.launch.run_folder import find_run
+
+RUNS = Path("runs")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Console entry point; returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options, rest = _parser().parse_known_args(given)
+    unknown = [text for text in rest if text.startswith("-")]
+    if unknown:
+        print(f"headrace: unknown option {unknown[0]!r}; see headrace {options.command or ''} --help", file=sys.stderr)
+        return EXIT_BAD_CONFIG
+    command: Callable[[argparse.Namespace], int] = options.run
+    try:
+        return command(options)
+    except KeyboardInterrupt:
+        return EXIT_CODES["interrupted"]
+    except ConfigError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return EXIT_BAD_CONFIG
+    except (FileNotFoundError, ValueError) as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return EXIT_CODES["failed"]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="headrace", description="Asynchronous reinforcement learning for language-model agents."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    launch = commands.add_parser("launch", help="compose a configuration and run it")
+    launch.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="experiment=smollm2 learner.lr=1e-4 …")
+    launch.add_argument(
+        "--config-dir", action="append", type=Path, default=[], help="a folder with config groups of your own"
+    )
+    launch.add_argument("--config-name", default="launch", help="the root configuration (default: launch)")
+    launch.add_argument("--cfg", choices=["job"], help="print the composed configuration and stop")
+    launch.add_argument("--resolve", action="store_true", help="with --cfg: replace interpolations")
+    launch.add_argument("--multirun", "-m", action="store_true", help="run each combination of comma-separated values")
+    launch.add_argument("--quiet", "-q", action="store_true", help="print nothing but errors")
+    launch.set_defaults(run=_launch)
+    report = commands.add_parser("report", help="print the report of a run")
+    report.add_argument("folder", nargs="?", metavar="RUN", help=f"a run folder (default: {RUNS}/latest)")
+    report.add_argument("--json", action="store_true", help="print report.json")
+    report.set_defaults(run=_report)
+    export = commands.add_parser("export", help="write a Hugging Face folder of a run's weights")
+    export.add_argument("folder", metavar="RUN", help="a run folder")
+    export.add_argument("target", metavar="DIR", type=Path, help="where to write; must not exist")
+    export.add_argument("--version", type=int, help="the version of the weights (default: the last saved)")
+    export.set_defaults(run=_export)
+    return parser
+
+
+def _launch(options: argparse.Namespace) -> int:
+    jobs = sweep(options.overrides) if options.multirun else [tuple(options.overrides)]
+    composed = [compose_config(job, config_dirs=options.config_dir, config_name=options.config_name) for job in jobs]
+    if options.cfg:
+        print("---\n".join(job.as_yaml(resolve=options.resolve) for job in composed), end="")
+        return 0
+    worst = 0
+    for job in composed:
+        console = Console(quiet=options.quiet)
+        outcome = asyncio.run(run_job(job, console, ["headrace", *sys.argv[1:]]))
+        if outcome.ending == "failed":
+            console.error(f"headrace: the run failed: {outcome.reason}")
+        worst = max(worst, outcome.exit_code)
+        if outcome.ending in ("interrupted", "terminated"):
+            break
+    return worst
+
+
+def _report(options: argparse.Namespace) -> int:
+    from headrace.launch.report import build_report, format_report  # matplotlib stays out of the other commands
+
+    report = build_report(find_run(RUNS, options.folder))
+    print(json.dumps(report, indent=2) if options.json else format_report(report))
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from headrace.launch.export import export_run
+
+    written = export_run(find_run(RUNS, options.folder), options.target, version=options.version)
+    print(f"wrote {written}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""From overrides on the command line to one plain dictionary. The only module that knows Hydra's composition.
+
+Containers are plain dicts and lists from here on (cases I118). Raises ConfigError with every key that does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.launch.problems import ConfigError, Problem, did_you_mean, listing
+from hydra import compose, initialize_config_module
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+CONFIG_MODULE = "headrace.configs"
+CONFIG_NAME = "launch"
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A composed configuration whose run folder is not known yet. `overrides` are those that made it."""
+
+    config: DictConfig
+    overrides: tuple[str, ...]
+
+    def as_yaml(self, *, resolve: bool) -> str:
+        return str(OmegaConf.to_yaml(self.config, resolve=resolve))
+
+    def resolve(self, **run: str) -> dict[str, Any]:
+        """Plain containers, each interpolation replaced. `run` fills the root key `run` (dir, id, …)."""
+        config = self.config.copy()
+        OmegaConf.set_struct(config, False)
+        config.run = OmegaConf.merge(config.get("run") or {}, run)
+        try:
+            plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        except OmegaConfBaseException as error:
+            raise ConfigError([_omegaconf_problem(error)]) from error
+        assert isinstance(plain, dict)
+        return {str(key): value for key, value in plain.items()}
+
+
+def compose_config(
+    overrides: Sequence[str], *, config_dirs: Sequence[Path] = (), config_name: str = CONFIG_NAME
+) -> Composed:
+    """Compose `configs/launch.yaml` with these overrides. `config_dirs` are searched after it (a user's own groups)."""
+    _check_folders(config_dirs)
+    search = (
+        [f"hydra.searchpath=[{','.join('file://' + str(d.absolute()) for d in config_dirs)}]"] if config_dirs else []
+    )
+    parsed = [_parse(text) for text in overrides]
+    with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
+        try:
+            return Composed(compose(config_name, [*search, *overrides]), tuple(overrides))
+        except (HydraException, OmegaConfBaseException) as error:
+            problems = _unknown_keys(parsed, search, config_name)
+            raise ConfigError(problems or [_hydra_problem(error)]) from error
+
+
+def sweep(overrides: Sequence[str]) -> list[tuple[str, ...]]:
+    """The jobs of `--multirun`: the product of all comma-separated values, in order."""
+    jobs: list[tuple[str, ...]] = [()]
+    for text in overrides:
+        override = _parse(text)
+        if override.is_sweep_override():
+            key = override.get_key_element()
+            choices = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        else:
+            choices = [text]
+        jobs = [(*job, choice) for job in jobs for choice in choices]
+    return jobs
+
+
+def _check_folders(config_dirs: Sequence[Path]) -> None:
+    missing = [d for d in config_dirs if not d.is_dir()]
+    if missing:
+        raise ConfigError(
+            [Problem("--config-dir", str(d), "a folder that exists", "correct the path") for d in missing]
+        )
+
+
+def _parse(text: str) -> Override:
+    try:
+        return OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        fix = "write it as key=value; quote a value with special characters: 'key=\"a,b\"'"
+        raise ConfigError([Problem(text, repr(text), "key=value, +key=value or ~key", fix)]) from error
+
+
+def _unknown_keys(parsed: Sequence[Override], search: list[str], config_name: str) -> list[Problem]:
+    """Compare each override with what composes without any of them but the choices of groups."""
+    groups = [
+        o for o in parsed if "/" in o.key_or_group or "@" in (o.input_line or "").partition("=")[0] or o.is_delete()
+    ]
+    try:
+        base = compose(config_name, search)
+    except (HydraException, OmegaConfBaseException):
+        return []
+    problems: list[Problem] = []
+    kept: list[str] = []
+    for override in parsed:
+        line = override.input_line or ""
+        if override in groups or not _is_value(base, override):
+            try:
+                base = compose(config_name, [*search, *kept, line])
+                kept.append(line)
+            except (HydraException, OmegaConfBaseException) as error:
+                problems.append(_hydra_problem(error, override.key_or_group))
+    for override in parsed:
+        line = override.input_line or ""
+        if line in kept or override in groups or override.is_add() or override.is_force_add():
+            continue
+        problem = _unknown_key(base, override.key_or_group)
+        if problem is not None and all(problem.key != other.key for other in problems):
+            problems.append(problem)
+    return problems
+
+
+def _is_value(base: DictConfig, override: Override) -> bool:
+    """False for the choice of a group at the root (experiment=…): its key is no value of the configuration."""
+    key = override.key_or_group
+    if "." in key or override.is_add() or override.is_force_add():
+        return True
+    return key in base and not isinstance(base[key], DictConfig)
+
+
+def _unknown_key(base: DictConfig, key: str) -> Problem | None:
+    node: Any = base
+    parts = key.split(".")
+    for depth, part in enumerate(parts):
+        known = [str(k) for k in node] if isinstance(node, DictConfig) else []
+        if part not in known:
+            where = ".".join(parts[:depth]) or "the configuration"
+            otherwise = f"a new key is added with +{key}=… (its class must take it)"
+            fix = did_you_mean(part, known, otherwise)
+            return Problem(key, f"the unknown key {part!r}", f"the keys of {where}: {listing(known)}", fix)
+        node = node._get_node(part) if not OmegaConf.is_missing(node, part) else None
+        if OmegaConf.is_interpolation(node):
+            return None
+    return None
+
+
+def _hydra_problem(error: Exception, key: str = "") -> Problem:
+    """Hydra's own message, in our form: its first line says what is wrong, the rest what there is."""
+    first, _, rest = str(error).strip().partition("\n")
+    known = [line.strip() for line in rest.splitlines() if line.strip() and "/" not in line and ":" not in line]
+    name = first.partition("'")[2].partition("'")[0]
+    wanted = name.rpartition("/")[2]
+    fix = did_you_mean(wanted, known, " ".join(rest.split()) or "see docs/configuration.md")
+    return Problem(key or name or "the configuration", first, listing(known) if known else "what configs/ holds", fix)
+
+
+def _omegaconf_problem(error: OmegaConfBaseException) -> Problem:
+    key = getattr(error, "full_key", None) or "the configuration"
+    first = str(error).splitlines()[0]
+    return Problem(str(key), first, "a value, or an interpolation that can be resolved", f"set it: {key}=…")

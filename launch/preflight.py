@@ -1,0 +1,113 @@
+"""Everything that can be known to fail before an actor process starts. Runs in a child process of the launcher.
+
+The child imports the classes that the configuration names, compares constructors with arguments, builds each actor
+once (constructors are cheap and check values), and prepares the model folder. The launcher itself stays free of their
+imports.
+
+    python -m headrace.launch.preflight RUN_FOLDER PARENT_PID        → RUN_FOLDER/preflight.json
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.launch.checks import check_counts, check_values
+from headrace.launch.parent_death import die_with_parent
+from headrace.launch.preflight_result import RESULT
+from headrace.launch.problems import Problem, shorten
+from headrace.launch.run_folder import read_config, write_json
+from headrace.launch.schema import check_targets, find_target
+from headrace.launch.topology import count_actors, plan_topology, roles_of
+from headrace.transport import Actor
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+
+log = logging.getLogger("headrace.preflight")
+
+
+def check_config(config: Mapping[str, Any]) -> list[Problem]:
+    """Every problem that can be found without preparing the model. Imports the classes that the configuration names."""
+    processes, problems = plan_topology(config.get("topology") or {}, roles_of(config))
+    found = [*problems, *check_values(config), *check_counts(processes, config), *check_targets(config)]
+    placed = count_actors(processes)
+    broken = {problem.key.partition(".")[0] for problem in found}
+    for role in sorted(placed):
+        if role not in broken:
+            found += _check_role(config[role], role)
+    return _without_echoes(found)
+
+
+def _check_role(config: Mapping[str, Any], role: str) -> list[Problem]:
+    target, _ = find_target(config["_target_"], role)
+    if isinstance(target, type) and not issubclass(target, Actor):
+        fix = "derive it from headrace.transport.Actor, or take the role out of the topology"
+        return [Problem(f"{role}._target_", config["_target_"], "a subclass of headrace.transport.Actor", fix)]
+    return build(config, role)[1]
+
+
+def build(config: Mapping[str, Any], key: str) -> tuple[Any, list[Problem]]:
+    """Make the object that `config` describes, or say what its constructor refused."""
+    try:
+        return instantiate(dict(config), _convert_="all"), []
+    except InstantiationException as error:
+        cause = error.__cause__ or error
+        where = f"{key}.{error.full_key}" if getattr(error, "full_key", None) else key
+        text = f"{type(cause).__name__}: {cause}"
+        return None, [Problem(where, shorten(config["_target_"]), "values that its constructor accepts", text)]
+
+
+def _without_echoes(problems: list[Problem]) -> list[Problem]:
+    """A node that is interpolated to several places has its problem once: the shortest key is the one that a user
+    sets."""
+    unique: dict[tuple[str, str, str, str], Problem] = {}
+    for problem in sorted(problems, key=lambda p: p.key.count(".")):
+        unique.setdefault((problem.key.rpartition(".")[2], problem.given, problem.allowed, problem.fix), problem)
+    return [problem for problem in problems if problem in unique.values()]
+
+
+def prepare_model(config: Mapping[str, Any], folder: Path) -> list[Problem]:
+    """Have the `model` write its folder (weights, tokenizer) to `RUN_FOLDER/model`."""
+    model = config.get("model")
+    if not isinstance(model, Mapping) or "_target_" not in model:
+        return []
+    preparer, problems = build(model, "model")
+    if problems:
+        return problems
+    started_s = time.monotonic()
+    try:
+        preparer.prepare(folder / "model", int(config.get("seed", 0)))
+    except (OSError, ValueError, ImportError) as error:
+        log.debug("the model could not be prepared", exc_info=True)
+        given = shorten(model.get("path") or model["_target_"])
+        return [Problem("model.path" if "path" in model else "model", given, "a model that can be loaded", str(error))]
+    log.info("the model folder is ready (%.1f s)", time.monotonic() - started_s)
+    return []
+
+
+def data_fingerprint(config: Mapping[str, Any]) -> str | None:
+    """The hash of what determines the tasks, where the task source has one."""
+    tasks = config.get("tasks")
+    if not isinstance(tasks, Mapping) or "_target_" not in tasks:
+        return None
+    source, problems = build(tasks, "tasks")
+    return source.fingerprint() if not problems and hasattr(source, "fingerprint") else None
+
+
+def main() -> None:
+    folder, parent_pid = Path(sys.argv[1]), int(sys.argv[2])
+    die_with_parent(parent_pid)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    config = read_config(folder)
+    problems = check_config(config)
+    problems = problems or prepare_model(config, folder)
+    fingerprint = None if problems else data_fingerprint(config)
+    write_json(folder / RESULT, {"problems": [p.to_json() for p in problems], "data_hash": fingerprint})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+"""Where the preflight process leaves what it found, for the launcher: {"problems": […], "data_hash": …}."""
+
+RESULT = "preflight.json"

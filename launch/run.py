@@ -1,0 +1,121 @@
+"""One run from a composed configuration to its report: folder, preflight, provenance, launcher, report. Called by
+cli.py."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from headrace.launch.child import Child
+from headrace.launch.compose import Composed
+from headrace.launch.console import Console
+from headrace.launch.environ import launcher_environment
+from headrace.launch.job import Job, Launcher, Outcome
+from headrace.launch.logs import LogTail, last_lines
+from headrace.launch.preflight_result import RESULT
+from headrace.launch.problems import ConfigError, Problem
+from headrace.launch.provenance import provenance
+from headrace.launch.run_folder import create_run_folder, point_latest, write_config, write_json
+from headrace.launch.shared_memory import remove_leftovers, run_id
+from headrace.launch.topology import plan_topology, roles_of
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+
+POLL_S = 0.1
+
+
+def prepare_folder(composed: Composed, now: datetime) -> tuple[Path, dict[str, Any]]:
+    """Make the run folder and resolve the configuration against it. Raises ConfigError; then no folder is left."""
+    draft = composed.resolve(dir="?", id="?")
+    run = draft.get("run") or {}
+    root, name = Path(str(run.get("root", "runs"))), str(run.get("name") or "run")
+    try:
+        folder = create_run_folder(root, name, now)
+    except ValueError as error:
+        raise ConfigError([Problem("run.name", repr(name), "letters, digits, '.', '_' and '-'", str(error))]) from error
+    config = composed.resolve(dir=str(folder), id=run_id())
+    write_config(folder, config)
+    return folder, config
+
+
+async def run_job(composed: Composed, console: Console, argv: Sequence[str]) -> Outcome:
+    """Run one job. Raises ConfigError, with no run folder left, where the configuration cannot work."""
+    for name in remove_leftovers():
+        console.say(f"removed {name}: left in shared memory by a run that was killed")
+    folder, config = prepare_folder(composed, datetime.now())
+    console.say(f"run folder {folder}")
+    try:
+        launcher = make_launcher(config)
+        found = await preflight(folder, console)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    root = folder.parent.parent
+    point_latest(root, folder)
+    facts = provenance(
+        seed=int(config.get("seed", 0)), overrides=composed.overrides, data_hash=found["data_hash"], argv=argv
+    )
+    write_json(folder / "provenance.json", facts)
+    processes, _ = plan_topology(config["topology"], roles_of(config))
+    started_s = time.monotonic()
+    outcome = await launcher.launch(Job(folder, str(config["run"]["id"]), config, processes, console))
+    write_json(
+        folder / "outcome.json",
+        {"ending": outcome.ending, "reason": outcome.reason, "wall_s": time.monotonic() - started_s},
+    )
+    return outcome
+
+
+def make_launcher(config: dict[str, Any]) -> Launcher:
+    """The launcher that the config group `launch` names. Raises ConfigError."""
+    try:
+        launcher: Launcher = instantiate(dict(config["launch"]), _convert_="all")
+    except InstantiationException as error:
+        cause = error.__cause__ or error
+        given = str(config["launch"].get("_target_"))
+        raise ConfigError([Problem("launch", given, "arguments that it accepts", str(cause))]) from error
+    return launcher
+
+
+async def preflight(folder: Path, console: Console) -> dict[str, Any]:
+    """Check the configuration and prepare the model in a child process. Raises ConfigError, or KeyboardInterrupt."""
+    log = folder / "logs" / "preflight.log"
+    tail = LogTail("preflight", log, console.line)
+    child = Child(
+        [sys.executable, "-m", "headrace.launch.preflight", str(folder), str(os.getpid())],
+        environment={**launcher_environment(), "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"},
+        log=log,
+    )
+    console.say("preflight: checking the configuration and preparing the model")
+    loop = asyncio.get_running_loop()
+    interrupted = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupted.set)
+    try:
+        while not child.ended.done() and not interrupted.is_set():
+            await asyncio.wait([child.ended], timeout=POLL_S)
+            tail.poll()
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        child.kill()
+        tail.drain()
+    if interrupted.is_set():
+        raise KeyboardInterrupt
+    result = folder / RESULT
+    if child.ended.result() != 0 or not result.is_file():
+        text = f"the preflight process ended with code {child.ended.result()}; its last lines:\n{last_lines(log)}"
+        raise RuntimeError(text)
+    found: dict[str, Any] = json.loads(result.read_text())
+    if found["problems"]:
+        raise ConfigError([Problem(**problem) for problem in found["problems"]])
+    return found

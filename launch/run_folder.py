@@ -1,0 +1,79 @@
+"""The folder of one run: made exclusively, named by date and time, with `latest` pointing to the newest. Called by
+the launcher.
+
+Holds no knowledge of what actors write there; docs/architecture.md lists it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+
+import yaml
+
+LATEST = "latest"
+
+
+def create_run_folder(root: Path, name: str, now: datetime) -> Path:
+    """`root/<date>/<time>-<name>`, or with -2, -3, … where that exists: mkdir is the arbiter, so that launches in the
+    same second get folders of their own. Returns an absolute path."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+        raise ValueError(f"run.name must be letters, digits, '.', '_' or '-', got {name!r}")
+    day = root.absolute() / now.strftime("%Y-%m-%d")
+    day.mkdir(parents=True, exist_ok=True)
+    stem = f"{now.strftime('%H%M%S')}-{name}"
+    for attempt in range(1, 10_000):
+        folder = day / (stem if attempt == 1 else f"{stem}-{attempt}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        (folder / "logs").mkdir()
+        return folder
+    raise FileExistsError(f"{day} holds 10,000 runs of this second; choose another run.name or run.root")
+
+
+def point_latest(root: Path, folder: Path) -> None:
+    """Make `root/latest` a relative link to `folder`, in one step, so that it always points to some run."""
+    staged = root / f".{LATEST}-{os.getpid()}"
+    staged.unlink(missing_ok=True)
+    staged.symlink_to(os.path.relpath(folder, root), target_is_directory=True)
+    staged.replace(root / LATEST)
+
+
+def find_run(root: Path, run: str | None) -> Path:
+    """The run that a user means: a path, or the newest. Raises FileNotFoundError that says what to give."""
+    folder = Path(run) if run else root / LATEST
+    if not (folder / "config.yaml").is_file():
+        raise FileNotFoundError(
+            f"{folder} is no run folder (it has no config.yaml); give the path of one, as in {root}/latest"
+        )
+    return folder.resolve()
+
+
+def write_config(folder: Path, config: Mapping[str, object]) -> None:
+    text = "# The resolved configuration of this run.\n" + yaml.safe_dump(
+        dict(config), sort_keys=False, allow_unicode=True
+    )
+    write_atomically(folder / "config.yaml", text)
+
+
+def read_config(folder: Path) -> dict[str, object]:
+    loaded = yaml.safe_load((folder / "config.yaml").read_text())
+    if not isinstance(loaded, dict):
+        raise ValueError(f"{folder / 'config.yaml'} does not hold a mapping")
+    return loaded
+
+
+def write_json(path: Path, value: object) -> None:
+    write_atomically(path, json.dumps(value, indent=2, sort_keys=False) + "\n")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    staged = path.with_name(f".{path.name}-{os.getpid()}")
+    staged.write_text(text)
+    staged.replace(path)

@@ -1,0 +1,26 @@
+"""How the local launcher supervises; the names are those of the config group `launch`. Pure values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.launch.start_order import DEFAULT_ORDER
+from headrace.launch.supervisor_state import RestartPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorSettings:
+    """`drain_timeout_s`: from the decision to end until everything that is left is killed. `stop_stagger_s`: how long
+    each process may take before the next one in reverse order is asked too."""
+
+    restart_policy: RestartPolicy
+    start_timeout_s: float = 600.0
+    drain_timeout_s: float = 6.0
+    stop_stagger_s: float = 0.5
+    start_order: Sequence[str] = DEFAULT_ORDER
+
+    def __post_init__(self) -> None:
+        for name in ("start_timeout_s", "drain_timeout_s", "stop_stagger_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"launch.{name} must be > 0 seconds, got {getattr(self, name)}")

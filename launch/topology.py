@@ -1,0 +1,184 @@
+"""From `topology.nodes` to processes: which actors share a process, on which node, with which device slots. Pure.
+
+    topology:
+      nodes:
+        rollout:                        # a machine; several nodes may be played by one host
+          devices: [0, 1, 2, 3]         # accelerator ids of the node; empty on a CPU machine
+          actors:
+            generator: {count: 2, per_process: 1, devices: 2, threads: 8}
+
+`plan_topology` returns the plan or every problem found. Called by the launcher and by the preflight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.launch.problems import Problem, did_you_mean, listing, shorten
+
+NODE_KEYS = ("actors", "devices")
+PLACEMENT_KEYS = ("count", "per_process", "devices", "threads", "environment")
+LARGEST_COUNT = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlan:
+    """One process. `actors` are full names ("generator/0"); `devices` are distinct slots of its node; `threads` None
+    leaves the libraries' own choice; `environment` holds extra variables."""
+
+    name: str
+    node: str
+    role: str
+    actors: tuple[str, ...]
+    devices: tuple[str, ...] = ()
+    threads: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One line of the topology: `count` actors of `role` on `node`."""
+
+    node: str
+    role: str
+    count: int
+    per_process: int = 1
+    devices: int = 0
+    threads: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def roles_of(config: Mapping[str, Any]) -> set[str]:
+    """Root keys that name a class: what a topology may place."""
+    return {key for key, value in config.items() if isinstance(value, Mapping) and "_target_" in value}
+
+
+def plan_topology(
+    topology: Mapping[str, object], roles: set[str]
+) -> tuple[tuple[ProcessPlan, ...], tuple[Problem, ...]]:
+    """Processes in the order of the topology (node by node, role by role). `roles`: root keys that have a
+    `_target_`."""
+    problems: list[Problem] = []
+    placements: list[Placement] = []
+    slots: dict[str, list[str]] = {}
+    nodes = topology.get("nodes")
+    if not isinstance(nodes, Mapping) or not nodes:
+        return (), (Problem("topology.nodes", shorten(nodes), "a mapping of node names", "choose a topology=…"),)
+    for node, content in nodes.items():
+        key = f"topology.nodes.{node}"
+        if not isinstance(content, Mapping):
+            problems.append(Problem(key, shorten(content), "a mapping with `actors`", "give it actors"))
+            continue
+        problems += _unknown_keys(content, NODE_KEYS, key)
+        devices = content.get("devices") or []
+        slots[str(node)] = [str(d) for d in devices] if isinstance(devices, list) else []
+        problems += _device_problems(devices, f"{key}.devices")
+        for role, line in (content.get("actors") or {}).items():
+            placement, found = _placement(str(node), str(role), line, roles)
+            problems += found
+            if placement:
+                placements.append(placement)
+    processes, found = _processes(placements, slots)
+    return (() if problems or found else processes), tuple(problems + found)
+
+
+def count_actors(processes: tuple[ProcessPlan, ...]) -> dict[str, int]:
+    """Actors of each role."""
+    counts: dict[str, int] = {}
+    for process in processes:
+        counts[process.role] = counts.get(process.role, 0) + len(process.actors)
+    return counts
+
+
+def _unknown_keys(given: Mapping[str, object], known: tuple[str, ...], key: str) -> list[Problem]:
+    return [
+        Problem(f"{key}.{name}", shorten(given[name]), listing(known), did_you_mean(str(name), known, "remove it"))
+        for name in given
+        if name not in known
+    ]
+
+
+def _device_problems(devices: object, key: str) -> list[Problem]:
+    if not isinstance(devices, list):
+        return [Problem(key, shorten(devices), "a list of device ids", "write it as [0, 1, …]")]
+    if len({str(d) for d in devices}) != len(devices):
+        return [Problem(key, shorten(devices), "distinct device ids", "name each device once")]
+    return []
+
+
+def _placement(node: str, role: str, line: object, roles: set[str]) -> tuple[Placement | None, list[Problem]]:
+    key = f"topology.nodes.{node}.actors.{role}"
+    if role not in roles:
+        fix = did_you_mean(role, roles, f"add a root key {role!r} with a `_target_`, or remove the line")
+        return None, [Problem(key, shorten(role), listing(roles), fix)]
+    if not isinstance(line, Mapping):
+        return None, [Problem(key, shorten(line), "a mapping with `count`", f"write {role}: {{count: 1}}")]
+    problems = _unknown_keys(line, PLACEMENT_KEYS, key)
+    problems += _count_problems(line, key)
+    if problems:
+        return None, problems
+    environment = {str(k): str(v) for k, v in (line.get("environment") or {}).items()}
+    return (
+        Placement(
+            node=node,
+            role=role,
+            count=line.get("count", 1),
+            per_process=line.get("per_process", 1),
+            devices=line.get("devices", 0),
+            threads=line.get("threads"),
+            environment=environment,
+        ),
+        [],
+    )
+
+
+def _count_problems(line: Mapping[str, object], key: str) -> list[Problem]:
+    problems = []
+    for name, least in (("count", 0), ("per_process", 1), ("devices", 0), ("threads", 1)):
+        value = line.get(name)
+        if name not in line or (name == "threads" and value is None):
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= LARGEST_COUNT:
+            allowed = f"an integer from {least} to {LARGEST_COUNT}"
+            problems.append(Problem(f"{key}.{name}", shorten(value), allowed, f"give it {allowed}"))
+    return problems
+
+
+def _processes(
+    placements: list[Placement], slots: dict[str, list[str]]
+) -> tuple[tuple[ProcessPlan, ...], list[Problem]]:
+    processes: list[ProcessPlan] = []
+    problems: list[Problem] = []
+    next_index: dict[str, int] = {}
+    free = {node: list(devices) for node, devices in slots.items()}
+    for placement in placements:
+        num_processes = -(-placement.count // placement.per_process)
+        wanted = num_processes * placement.devices
+        if wanted > len(free[placement.node]):
+            key = f"topology.nodes.{placement.node}.actors.{placement.role}.devices"
+            given = f"{placement.devices} for each of {num_processes} processes"
+            allowed = f"{len(free[placement.node])} free of the node's {len(slots[placement.node])}"
+            problems.append(Problem(key, given, allowed, f"list more in topology.nodes.{placement.node}.devices"))
+            continue
+        for start in range(0, placement.count, placement.per_process):
+            first = next_index.get(placement.role, 0)
+            size = min(placement.per_process, placement.count - start)
+            next_index[placement.role] = first + size
+            devices = tuple(free[placement.node].pop(0) for _ in range(placement.devices))
+            processes.append(_process(placement, first, size, devices))
+    return tuple(processes), problems
+
+
+def _process(placement: Placement, first: int, size: int, devices: tuple[str, ...]) -> ProcessPlan:
+    last = f"-{first + size - 1}" if size > 1 else ""
+    return ProcessPlan(
+        name=f"{placement.role}-{first}{last}",
+        node=placement.node,
+        role=placement.role,
+        actors=tuple(f"{placement.role}/{index}" for index in range(first, first + size)),
+        devices=devices,
+        threads=placement.threads,
+        environment=dict(placement.environment),
+    )
