@@ -1,11 +1,20 @@
-"""What a grader author implements: a score for one finished session. The actor around it owns deadlines, isolation and records."""
+"""What a grader author implements: a score for one finished session. The actor around it owns deadlines, isolation and records.
+
+    grade = grading.quick(trajectory)          # optional: what is decided by cheap, bounded, pure work
+    if grade is None:                          # else in a killable child process, if isolation == "process"
+        grade = grading.grade(trajectory)
+
+Training and evaluation call the same object: there is no second grading path.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from headrace.actors.session import Trajectory
+
+Isolation = Literal["inline", "process"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +27,47 @@ class Grade:
 
 
 class Grading(Protocol):
-    isolation: str
+    isolation: Isolation
     """"inline" for cheap pure functions; "process" for anything that may be slow, hang or eat memory: it runs in a
-    killable child process with a hard timeout."""
+    killable child process with a hard timeout. The object is pickled to that child, so it must be picklable."""
 
     def grade(self, trajectory: Trajectory) -> Grade:
         """Score a session from its messages (the last assistant message is the answer). Synchronous; may raise."""
+
+
+@runtime_checkable
+class QuickGrading(Protocol):
+    """A grading of isolation "process" that decides most sessions without the child."""
+
+    def quick(self, trajectory: Trajectory) -> Grade | None:
+        """The grade, where cheap and bounded work decides it; None sends the session to the child process."""
+
+
+@runtime_checkable
+class WarmGrading(Protocol):
+    """A grading whose first call is slow (imports, tables)."""
+
+    def warm_up(self, in_child: bool) -> None:
+        """Called once in each process that uses it. in_child: before `grade` in the grading process; else before `quick` in
+        the actor's, where only what `quick` needs should be loaded."""
+
+
+@runtime_checkable
+class HostileAnswerGrading(Protocol):
+    """A grading for which an answer that exhausts the time or memory limit is a wrong answer, not an infrastructure failure."""
+
+    killed_reward: float | None
+    """the reward of a session whose grading had to be killed; a grading without this attribute gives None"""
+
+
+def killed_reward(grading: object) -> float | None:
+    """What a session gets when its grading ran past the limit or died: the grading's own rule, else None."""
+    return grading.killed_reward if isinstance(grading, HostileAnswerGrading) else None
+
+
+def answer_text(trajectory: Trajectory) -> str:
+    """The content of the last assistant message: the text that every grading judges. "" where the policy said nothing."""
+    for message in reversed(trajectory.messages):
+        if message.role == "assistant":
+            return message.content
+    return ""

@@ -1,0 +1,227 @@
+"""The grader actor: takes finished sessions, grades them, records them, and hands them to the dispatcher.
+
+    environment ──GradeSession──▶ queue (bounded) ──▶ `concurrency` tasks: grade → shard → SessionGraded ──▶ dispatcher
+
+It owns a session from its `Accepted` until the dispatcher's. The queue holds `concurrency` sessions; when it is full the handler
+waits, so the mailbox fills and the environments' asks wait; a finished delivery unblocks it. Cheap gradings run here; what may hang runs in
+killable processes (worker_pool.py). A grading that fails gives "no reward", never 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+import traceback
+from collections import Counter, OrderedDict
+from pathlib import Path
+
+from headrace.actors.grader.composite import quick_grade
+from headrace.actors.grader.grading import Grade, Grading, WarmGrading
+from headrace.actors.grader.trajectory_shard import TrajectoryShard, shard_path, to_line
+from headrace.actors.grader.worker_pool import DEFAULT_MEMORY_BYTES, WorkerFailed, WorkerPool
+from headrace.actors.messages import Accepted, GradeSession, Metrics, SessionFailed, SessionGraded
+from headrace.actors.session import Trajectory
+from headrace.transport import (
+    Actor,
+    Context,
+    DeadlineExceeded,
+    PeerLost,
+    Refused,
+    RuntimeStopped,
+    TransportError,
+    handles,
+)
+
+log = logging.getLogger(__name__)
+
+_REMEMBERED_SESSIONS = 4096
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.2, 5.0
+_METRICS_EVERY_S = 5.0
+_DRAIN_LIMIT_S = 2.0
+
+
+class Grader(Actor):
+    """grading: the plug-in (grading.py). concurrency: sessions in hand at once, each being graded or delivered.
+    workers: child processes for gradings of isolation "process"; started when first needed. timeout_s: hard limit of one
+    grading there. memory_bytes: address space of such a child. trajectories_dir: where the shard is written.
+    dispatcher, monitor: names of those actors. delivery_timeout_s: of one try to hand a session over; tries go on until it is
+    accepted or the dispatcher is gone. flush_every_s: how often the shard is written.
+    """
+
+    def __init__(
+        self,
+        *,
+        grading: Grading,
+        trajectories_dir: str,
+        concurrency: int = 64,
+        workers: int = 1,
+        timeout_s: float = 10.0,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        dispatcher: str = "dispatcher",
+        monitor: str = "monitor",
+        delivery_timeout_s: float = 30.0,
+        flush_every_s: float = 1.0,
+    ) -> None:
+        for name, value in (("concurrency", concurrency), ("workers", workers)):
+            if value < 1:
+                raise ValueError(f"{name} must be >= 1, got {value}")
+        for name, seconds in (
+            ("timeout_s", timeout_s),
+            ("delivery_timeout_s", delivery_timeout_s),
+            ("flush_every_s", flush_every_s),
+        ):
+            if seconds <= 0:
+                raise ValueError(f"{name} must be > 0, got {seconds}")
+        if not callable(getattr(grading, "grade", None)) or getattr(grading, "isolation", None) not in (
+            "inline",
+            "process",
+        ):
+            raise ValueError(
+                f"grading must have a method grade(trajectory) and isolation 'inline' or 'process', got {grading!r}; "
+                "see headrace/actors/grader/grading.py"
+            )
+        self._grading = grading
+        self._trajectories_dir = Path(trajectories_dir)
+        self._concurrency = concurrency
+        self._workers = workers
+        self._timeout_s = timeout_s
+        self._memory_bytes = memory_bytes
+        self._dispatcher = dispatcher
+        self._monitor = monitor
+        self._delivery_timeout_s = delivery_timeout_s
+        self._flush_every_s = flush_every_s
+        self._seen: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self.counts: Counter[str] = Counter()
+        """graded, missing, killed, raised, delivered, undelivered, duplicates"""
+
+    async def on_start(self, context: Context) -> None:
+        self._queue: asyncio.Queue[Trajectory] = asyncio.Queue(maxsize=self._concurrency)
+        self._num_in_hand = 0
+        self._shard = TrajectoryShard(shard_path(self._trajectories_dir, context.name))
+        self._pool: WorkerPool | None = None
+        if self._grading.isolation == "process":
+            self._pool = WorkerPool(
+                self._grading,
+                num_workers=self._workers,
+                timeout_s=self._timeout_s,
+                memory_bytes=self._memory_bytes,
+            )
+        if isinstance(self._grading, WarmGrading):
+            await context.run_blocking(self._grading.warm_up, False, label="warm_up")
+        for number in range(self._concurrency):
+            context.spawn(self._work(), name=f"{context.name}-work-{number}")
+        context.spawn(self._keep_flushing(), name=f"{context.name}-flush")
+
+    async def on_stop(self) -> None:
+        """Deliver what is in hand, within a bound; then write the shard out and end the child processes."""
+        deadline = self.context.clock.time() + _DRAIN_LIMIT_S
+        while self._num_in_hand and self.context.clock.time() < deadline:
+            await self.context.clock.sleep(0.02)
+        if self._num_in_hand:
+            log.warning("stopping with %d sessions in hand", self._num_in_hand)
+        self._shard.close()
+        if self._pool is not None:
+            await self._pool.close()
+
+    @handles(GradeSession)
+    async def grade_session(self, message: GradeSession) -> Accepted:
+        """Accepted once it has a place in the queue. A repeated ask for the same attempt is accepted and ignored."""
+        spec = message.trajectory.spec
+        key = (spec.session_id, spec.attempt)
+        if key in self._seen:
+            self.counts["duplicates"] += 1
+            return Accepted()
+        self._num_in_hand += 1
+        await self._queue.put(message.trajectory)
+        self._seen[key] = None
+        if len(self._seen) > _REMEMBERED_SESSIONS:
+            self._seen.popitem(last=False)
+        return Accepted()
+
+    async def _work(self) -> None:
+        while True:
+            trajectory = await self._queue.get()
+            try:
+                await self._finish(trajectory)
+            finally:
+                self._num_in_hand -= 1
+
+    async def _finish(self, trajectory: Trajectory) -> None:
+        clock = self.context.clock
+        began_s = clock.time()
+        grade = _checked(await self._grade(trajectory))
+        graded = trajectory.graded(grade.reward, grade.components, grade.notes, grade=clock.time() - began_s)
+        self.counts["graded"] += 1
+        self.counts["missing"] += grade.reward is None
+        self.counts["killed"] += grade.notes.get("grading") in ("timed_out", "died")
+        self.counts["raised"] += grade.notes.get("grading") == "raised"
+        self._shard.append(to_line(graded, actor_name=self.context.name, graded_at_s=time.time()))
+        await self._deliver(graded)
+
+    async def _grade(self, trajectory: Trajectory) -> Grade:
+        """The grade, or None with the reason in the notes."""
+        try:
+            with self.context.activity.working("grade"):
+                grade = quick_grade(self._grading, trajectory)
+                if grade is None:
+                    assert self._pool is not None, "isolation 'process' has a pool"
+                    grade = await self._pool.grade(trajectory)
+            return grade
+        except WorkerFailed as error:
+            log.error("session %s could not be graded: %s", trajectory.spec.session_id, error)
+            return Grade(None, notes={"grading": "worker_failed", "grading_detail": str(error)})
+        except Exception:  # an author's bug must not take the actor down: no reward, with the traceback in the record
+            log.exception("grading of session %s raised", trajectory.spec.session_id)
+            return Grade(None, notes={"grading": "raised", "grading_detail": traceback.format_exc()[-4000:]})
+
+    async def _deliver(self, graded: Trajectory) -> None:
+        """Until the dispatcher accepts it or is gone."""
+        pause_s = _FIRST_RETRY_S
+        while True:
+            try:
+                await self.context.ask(self._dispatcher, SessionGraded(graded), timeout_s=self._delivery_timeout_s)
+                self.counts["delivered"] += 1
+                return
+            except (PeerLost, RuntimeStopped) as error:
+                self._undelivered(graded, error)  # its successor re-issues what its journal calls open
+                return
+            except (DeadlineExceeded, Refused) as error:
+                log.warning("handing over session %s: %s; trying again", graded.spec.session_id, error)
+                await self.context.clock.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LAST_RETRY_S)
+            except TransportError as error:  # it can never be accepted: the dispatcher raised, or it is no message
+                self._undelivered(graded, error)
+                await self._give_up(graded, str(error))
+                return
+
+    async def _give_up(self, graded: Trajectory, detail: str) -> None:
+        spec = graded.spec
+        failed = SessionFailed(spec.session_id, spec.attempt, "failed", f"graded, but not accepted: {detail}"[:4000])
+        try:
+            await self.context.ask(self._dispatcher, failed, timeout_s=self._delivery_timeout_s)
+        except TransportError as error:
+            log.error("session %s is lost: %s", spec.session_id, error)
+
+    def _undelivered(self, graded: Trajectory, error: TransportError) -> None:
+        self.counts["undelivered"] += 1
+        log.error("session %s was graded but not handed over: %s", graded.spec.session_id, error)
+
+    async def _keep_flushing(self) -> None:
+        clock = self.context.clock
+        began_s = reported_s = clock.time()
+        while True:
+            await clock.sleep(self._flush_every_s)
+            self._shard.flush()
+            if clock.time() - reported_s >= _METRICS_EVERY_S:
+                reported_s = clock.time()
+                values = {name: float(count) for name, count in self.counts.items()}
+                self.context.tell_soon(self._monitor, Metrics("grader", "wall_s", reported_s - began_s, values))
+
+
+def _checked(grade: Grade) -> Grade:
+    """A reward that is not finite is no reward."""
+    if grade.reward is None or math.isfinite(grade.reward):
+        return grade
+    return Grade(None, grade.components, {**grade.notes, "unscorable": f"the grading returned {grade.reward}"})

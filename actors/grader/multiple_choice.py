@@ -1,0 +1,58 @@
+r"""Multiple choice: the last explicit choice of a letter, boxed or stated. A letter inside a formula is no choice."""
+
+from __future__ import annotations
+
+import re
+
+from headrace.actors.grader.extraction import closing_brace, opens_reasoning, strip_reasoning
+from headrace.actors.grader.grading import Grade, Isolation, answer_text
+from headrace.actors.session import Trajectory
+
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_STATED = re.compile(r"\b(?:answer|choice|option)\b[\s*_]*(?:is|:|=)?[\s*_]*:?[\s*_]*([^\n]+)", re.I)
+_WRAPPER = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
+
+
+def chosen_letter(text: str, letters: str) -> str | None:
+    r"""The letter that stands as a choice at the start of `text`: "E", "(E)", "E: an option", "E. an option", \text{(E)}."""
+    plain = _WRAPPER.sub(r"\1", text).strip().strip("$").strip().lstrip("*_").strip()
+    match = re.match(rf"\(?([{re.escape(letters)}])\)?(?=$|[\s*_$]*$|\s*[:.)\]*,;]|\s+-)", plain)
+    return match[1] if match else None
+
+
+def extract_choice(text: str, letters: str) -> str | None:
+    """The last choice in `text`, by position; None where there is none."""
+    candidates: list[tuple[int, str]] = []
+    for opener in _BOX.finditer(text):
+        end = closing_brace(text, opener.end())
+        letter = chosen_letter(text[opener.end() : end], letters) if end >= 0 else None
+        if letter:
+            candidates.append((opener.start(), letter))
+    for statement in _STATED.finditer(text):
+        letter = chosen_letter(statement[1], letters)
+        if letter:
+            candidates.append((statement.start(), letter))
+    return max(candidates)[1] if candidates else None
+
+
+class MultipleChoiceGrading:
+    """1.0 for the gold letter (`task.answer`), 0.0 for another or none, None where the gold is no letter of `letters`."""
+
+    isolation: Isolation = "inline"
+
+    def __init__(self, *, letters: str = "ABCDEFGHIJ", prompt_tail: str = "") -> None:
+        if not letters.isalpha() or len(set(letters)) != len(letters):
+            raise ValueError(f"letters must be distinct letters such as 'ABCD', got {letters!r}")
+        self.letters = letters
+        self.prompt_tail = prompt_tail
+
+    def grade(self, trajectory: Trajectory) -> Grade:
+        gold = chosen_letter(trajectory.spec.task.answer or "", self.letters)
+        if gold is None:
+            return Grade(
+                None, notes={"unscorable": f"gold {trajectory.spec.task.answer!r} is no letter of {self.letters}"}
+            )
+        visible = strip_reasoning(answer_text(trajectory), opened_by_prompt=opens_reasoning(self.prompt_tail))
+        choice = None if visible is None else extract_choice(visible, self.letters)
+        reward = 1.0 if choice == gold else 0.0
+        return Grade(reward, {"correct": reward}, {"answer": choice or ""})

@@ -1,0 +1,96 @@
+"""Grades reasoning-gym tasks by the library's own scorers (guarded: gym_scorers.py).
+
+`task.entry` is what ReasoningGymSource writes: {"dataset": name, "config": settings, "item": the generated item as plain JSON}.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+from headrace.actors.grader import gym_scorers
+from headrace.actors.grader.extraction import (
+    check_rule,
+    cut_at_end_of_text,
+    extract_answer,
+    opens_reasoning,
+    strip_reasoning,
+)
+from headrace.actors.grader.grading import Grade, Isolation, answer_text
+from headrace.actors.session import Task, Trajectory
+from headrace.actors.tasks.plain_json import from_json
+
+_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.S)
+
+
+class ReasoningGymGrading:
+    """The library's score in [0, 1]; None where the task carries nothing that its scorer can use.
+
+    extraction: "whole" (all that follows the reasoning), "answer_tags" (the last <answer>…</answer>), "strict" or "flexible"
+    exact_numbers: number_sorting accepts numbers off by up to 1 in the library; True demands the numbers themselves
+    end_of_text: markers of the end of a turn, where the decoder keeps them
+    """
+
+    isolation: Isolation = "process"
+    killed_reward: float | None = 0.0
+
+    def __init__(
+        self,
+        *,
+        extraction: str = "whole",
+        exact_numbers: bool = False,
+        prompt_tail: str = "",
+        end_of_text: tuple[str, ...] | list[str] = (),
+    ) -> None:
+        self.extraction = extraction if extraction in ("whole", "answer_tags") else check_rule(extraction)
+        self.exact_numbers = exact_numbers
+        self.prompt_tail = prompt_tail
+        self.end_of_text = tuple(end_of_text)
+
+    def warm_up(self, in_child: bool) -> None:
+        import reasoning_gym
+
+        assert reasoning_gym is not None, "imported for its registry"
+
+    def quick(self, trajectory: Trajectory) -> Grade | None:
+        """The grade, where the dataset's scorer is known to be cheap and pure."""
+        dataset, config_json = _named(trajectory.spec.task)
+        if dataset is None:
+            return _unscorable(trajectory.spec.task)
+        return self.grade(trajectory) if gym_scorers.is_cheap(dataset, config_json) else None
+
+    def grade(self, trajectory: Trajectory) -> Grade:
+        task = trajectory.spec.task
+        dataset, config_json = _named(task)
+        item = from_json(task.entry.get("item"))
+        if dataset is None or not isinstance(item, dict):
+            return _unscorable(task)
+        answer = self._answer(answer_text(trajectory))
+        score = float(gym_scorers.scorer(dataset, config_json, self.exact_numbers)(answer, item))
+        if not math.isfinite(score):
+            return Grade(None, notes={"unscorable": f"the scorer of {dataset} returned {score}"})
+        return Grade(score, {dataset: score}, {"answer": "" if answer is None else answer[:200]})
+
+    def _answer(self, text: str) -> str | None:
+        visible = strip_reasoning(
+            cut_at_end_of_text(text, self.end_of_text), opened_by_prompt=opens_reasoning(self.prompt_tail)
+        )
+        if visible is None:
+            return None
+        if self.extraction == "whole":
+            return visible.strip()
+        if self.extraction == "answer_tags":
+            tagged = _TAGGED.findall(visible)
+            return tagged[-1].strip() if tagged else None
+        return extract_answer(visible, check_rule(self.extraction))
+
+
+def _named(task: Task) -> tuple[str | None, str]:
+    """(dataset, its config as JSON) out of a task's entry."""
+    dataset = task.entry.get("dataset")
+    return (dataset if isinstance(dataset, str) else None), json.dumps(task.entry.get("config") or {}, sort_keys=True)
+
+
+def _unscorable(task: Task) -> Grade:
+    return Grade(None, notes={"unscorable": f"task {task.task_id} has no entry of a reasoning-gym dataset"})
