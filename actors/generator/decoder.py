@@ -105,11 +105,12 @@ class Decoder:
         copies = torch.tensor([distinct.setdefault(tuple(s.prompt), len(distinct)) for s in batch])
         longest = max(map(len, distinct))
         tokens = torch.tensor([[*prompt, *([0] * (longest - len(prompt)))] for prompt in distinct])
-        last = torch.tensor([len(prompt) - 1 for prompt in distinct])
-        positions, which = last.unique(return_inverse=True)
+        ends = [len(prompt) - 1 for prompt in distinct]
+        positions = sorted(set(ends))
+        which = torch.tensor([positions.index(end) for end in ends])
         self._cache.begin_prefill(first_row=len(self._running), copies=copies, prompt_length=longest)
         causal = torch.ones(longest, longest, dtype=torch.bool).tril()[None, None]
-        logits = self._forward(tokens, causal, torch.arange(longest).expand(len(distinct), -1), positions)
+        logits = self._forward(tokens, causal, torch.arange(longest).expand(len(distinct), -1), torch.tensor(positions))
         first = logits[torch.arange(len(distinct)), which][copies]
         self._running += batch
         self._lengths += [len(sequence.prompt) for sequence in batch]

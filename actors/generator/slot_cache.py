@@ -51,6 +51,10 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers is untyped here
 class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     """keys, values: [rows, heads, capacity, head_dim]."""
 
+    keys: torch.Tensor
+    values: torch.Tensor
+    is_initialized: bool
+
     def __init__(self, cache: SlotCache) -> None:
         super().__init__()
         self._cache = cache

@@ -257,7 +257,12 @@ class TorchEngine:
 
     def _answer(self, future: asyncio.Future[T], value: T) -> None:
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(lambda: future.done() or future.set_result(value))
+        self._loop.call_soon_threadsafe(_resolve, future, value)
+
+
+def _resolve(future: asyncio.Future[T], value: T) -> None:
+    if not future.done():
+        future.set_result(value)
 
 
 def _completion(sequence: Sequence) -> Completion:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 _WATCH_PERIOD_S = 0.2
+_SHUTDOWN_S = 5.0
 
 
 class VllmEngine:
@@ -117,9 +118,9 @@ class VllmEngine:
         """See Engine. 20 to 40 s on a CPU. The thread that starts vLLM's processes lives as long as they do, since
         a parent-death signal would fire at its end."""
         loop = asyncio.get_running_loop()
-        self._engine = await loop.run_in_executor(self._starter, self._create)
-        self._death = None
-        await self._engine.update_weight_version("0")
+        engine = await loop.run_in_executor(self._starter, self._create)
+        await engine.update_weight_version("0")
+        self._engine, self._death = engine, None
         self._watcher = asyncio.create_task(self._watch(), name="vllm-watch")
 
     def _create(self) -> AsyncLLM:
@@ -268,7 +269,7 @@ class VllmEngine:
         self._drop_staged()
         engine, self._engine = self._engine, None
         if engine is not None:
-            await asyncio.to_thread(engine.shutdown)
+            await asyncio.to_thread(engine.shutdown, _SHUTDOWN_S)
         self._starter.shutdown(wait=False)
 
 

@@ -20,12 +20,12 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 
 
 @dataclass
-class StagedInit(WeightTransferInitInfo):
+class StagedInit(WeightTransferInitInfo):  # type: ignore[misc]  # vllm is untyped here
     """Nothing to agree on beforehand: the manifest says where the bytes are."""
 
 
 @dataclass
-class StagedUpdate(WeightTransferUpdateInfo):
+class StagedUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
     """`manifest`: a Manifest as plain values. It was verified before the pause."""
 
     manifest: dict[str, Any]
@@ -42,7 +42,7 @@ def manifest_from_dict(values: dict[str, Any]) -> Manifest:
     return Manifest(**{**values, "tensors": tensors, "buckets": buckets, "tied": dict(values["tied"])})
 
 
-class StagedWeightTransfer(WeightTransferEngine[StagedInit, StagedUpdate]):  # type: ignore[misc]  # vllm is untyped here
+class StagedWeightTransfer(WeightTransferEngine[StagedInit, StagedUpdate]):  # type: ignore[misc]
     init_info_cls = StagedInit
     update_info_cls = StagedUpdate
 

@@ -1,0 +1,179 @@
+"""The generator: serves `Generate` from one engine and takes new weights while requests are in flight.
+
+It takes requests only once it has been told which version to begin with: the parameter server sends every generator
+that comes up either the newest version or `CommitWeights(0)`, "serve what you have". Requests that arrive before that
+wait in their handlers (bounded by the mailbox and by the askers' deadlines): no session begins on stale weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from headrace.actors.generator.engine import CommitTimings, Engine, EngineDied
+from headrace.actors.messages import (
+    CommitWeights,
+    Completion,
+    Generate,
+    Metrics,
+    StageWeights,
+    WeightsCommitted,
+    WeightsStaged,
+)
+from headrace.transport import Actor, Context, MailboxBound, handles
+from headrace.transport.weights import Manifest, WeightsMismatch
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_INITIAL = 0
+
+
+class Generator(Actor):
+    """engine: a plug-in (see Engine); its constructor is cheap, `start` loads the model.
+    wait_for_weights: hold requests until the parameter server has said which version to serve; False where there is
+    no parameter server. max_requests: requests that this actor holds at once, running and waiting.
+    metrics_period_s: how often token counters go to the monitor; 0 for never."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        wait_for_weights: bool = True,
+        max_requests: int = 1024,
+        metrics_period_s: float = 2.0,
+    ) -> None:
+        if max_requests < 1:
+            raise ValueError(f"generator.max_requests must be >= 1, got {max_requests}")
+        if metrics_period_s < 0:
+            raise ValueError(f"generator.metrics_period_s must be >= 0, got {metrics_period_s}; 0 is never")
+        self._engine = engine
+        self._wait_for_weights = wait_for_weights
+        self._metrics_period_s = metrics_period_s
+        self.mailbox = MailboxBound(capacity=max_requests)
+        self._failed = False
+        self._staged: Manifest | None = None
+        self._stage_s = 0.0
+        self._num_completions = 0
+        self._num_tokens = 0
+
+    async def on_start(self, context: Context) -> None:
+        self._ready = asyncio.Event()
+        self._one_update = asyncio.Lock()
+        self._updates: set[asyncio.Task[Any]] = set()
+        await self._engine.start()
+        if not self._wait_for_weights:
+            self._ready.set()
+        if self._metrics_period_s:
+            context.spawn(self._report_tokens(context), "token counters")
+
+    async def on_stop(self) -> None:
+        self._failed = True  # from here on a dead engine is no news
+        await self._engine.close()
+
+    def metadata(self) -> dict[str, object]:
+        return {"engine": type(self._engine).__name__}
+
+    @handles(Generate, concurrent=True)
+    async def generate(self, message: Generate) -> Completion:
+        """Raises (RemoteError at the asker) ValueError for a request that cannot be served. An engine that died fails
+        the whole actor: its supervisor starts a new one."""
+        await self._ready.wait()
+        try:
+            completion = await self._engine.generate(message)
+        except EngineDied as error:
+            self._fail(error)
+            raise
+        self._num_completions += 1
+        self._num_tokens += len(completion.token_ids)
+        return completion
+
+    @handles(StageWeights, concurrent=True)
+    async def stage(self, message: StageWeights) -> WeightsStaged:
+        """Raises WeightsMismatch: the version in service stays. What is served already is not staged again."""
+        return await self._update(self._stage(message.manifest))
+
+    @handles(CommitWeights, concurrent=True)
+    async def commit(self, message: CommitWeights) -> WeightsCommitted:
+        """Raises WeightsMismatch where that version is not the staged one. Never goes back to an older version."""
+        return await self._update(self._commit(message.version))
+
+    async def _update(self, work: Coroutine[Any, Any, T]) -> T:
+        """One at a time, to its end even where the asker's deadline passes: half an update must not be left behind."""
+        task = asyncio.ensure_future(self._alone(work))
+        self._updates.add(task)
+        task.add_done_callback(self._update_done)
+        return await asyncio.shield(task)
+
+    async def _alone(self, work: Coroutine[Any, Any, T]) -> T:
+        async with self._one_update:
+            return await work
+
+    def _update_done(self, task: asyncio.Task[Any]) -> None:
+        self._updates.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, EngineDied):
+            self._fail(error)
+        elif error is not None:
+            logger.warning("%s keeps version %d: %s", self.context.name, self._engine.version, error)
+
+    async def _stage(self, manifest: Manifest) -> WeightsStaged:
+        if manifest.version <= self._engine.version:
+            return WeightsStaged(manifest.version, 0.0)
+        started = time.perf_counter()
+        self._staged = None
+        await self._engine.stage_weights(manifest)
+        self._staged = manifest
+        self._stage_s = time.perf_counter() - started
+        return WeightsStaged(manifest.version, self._stage_s)
+
+    async def _commit(self, version: int) -> WeightsCommitted:
+        if version <= self._engine.version:
+            self._ready.set()
+            return WeightsCommitted(self._engine.version, 0.0, 0.0, self._engine.num_running)
+        manifest, self._staged = self._staged, None
+        if manifest is None or manifest.version != version:
+            staged = "nothing" if manifest is None else f"version {manifest.version}"
+            raise WeightsMismatch(f"commit of version {version}, but {staged} is staged; ask StageWeights first")
+        timings = await self._engine.commit_weights(manifest)
+        self._ready.set()
+        self._report_update(manifest, timings)
+        return WeightsCommitted(version, timings.pause_s, timings.load_s, timings.requests_running)
+
+    def _report_update(self, manifest: Manifest, timings: CommitTimings) -> None:
+        values = {
+            "pause_s": timings.pause_s,
+            "load_s": timings.load_s,
+            "stage_s": self._stage_s,
+            "requests_running": float(timings.requests_running),
+            "nbytes": float(manifest.nbytes),
+        }
+        self.context.tell_soon("monitor", Metrics("weights", "version", manifest.version, values))
+
+    async def _report_tokens(self, context: Context) -> None:
+        reported_tokens, reported_s = 0, context.clock.time()
+        while True:
+            await context.clock.sleep(self._metrics_period_s)
+            now_s = context.clock.time()
+            values = {
+                "tokens_total": float(self._num_tokens),
+                "completions_total": float(self._num_completions),
+                "tokens_per_s": (self._num_tokens - reported_tokens) / max(now_s - reported_s, 1e-9),
+                "requests_running": float(self._engine.num_running),
+            }
+            reported_tokens, reported_s = self._num_tokens, now_s
+            context.tell_soon("monitor", Metrics("generate", "wall_s", now_s, values))
+
+    def _fail(self, error: EngineDied) -> None:
+        """End this actor, and so its process, with that error; once."""
+        if self._failed:
+            return
+        self._failed = True
+
+        async def fail() -> None:
+            raise error
+
+        self.context.spawn(fail(), "engine died")

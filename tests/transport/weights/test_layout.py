@@ -1,0 +1,172 @@
+"""Layouts: every kind of tensor, ties, buckets, names; what a receiver refuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from headrace.transport.weights import Expected, Manifest, WeightsMismatch, check_expected
+from headrace.transport.weights.layout import (
+    ALIGNMENT_BYTES,
+    DTYPES,
+    build_layout,
+    dtype_name,
+    expected_of,
+    flatten_into,
+    model_tensors,
+    unflatten,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch.set_num_threads(1)
+
+
+def manifest_of(tensors: dict[str, torch.Tensor], **options: object) -> Manifest:
+    layout = build_layout(tensors, **options)  # type: ignore[arg-type]
+    return layout.manifest(version=1, step=1, transport="none", location="", checksums=(0,) * len(layout.bounds))
+
+
+def round_trip(tensors: dict[str, torch.Tensor], **options: object) -> dict[str, torch.Tensor]:
+    layout = build_layout(tensors, **options)  # type: ignore[arg-type]
+    buffer = torch.zeros(layout.nbytes, dtype=torch.uint8)
+    flatten_into(buffer, tensors, layout)
+    return dict(unflatten(manifest_of(tensors, **options), buffer, include_tied=True))
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    flat = tensor.contiguous().reshape(-1)
+    return bytes(flat.view(torch.uint8).tolist()) if flat.numel() else b""
+
+
+def test_strided_scalar_empty_and_single() -> None:
+    """cases E82: vllm-project/vllm#57130, radixark/miles#1608."""
+    base = torch.arange(24, dtype=torch.float32).reshape(4, 6)
+    tensors = {
+        "strided": base[::2, ::3],
+        "transposed": base.t(),
+        "scalar": torch.tensor(3.5),
+        "empty": torch.empty(0, 7),
+        "single": torch.tensor([[1.25]]),
+    }
+    back = round_trip(tensors)
+    assert list(back) == list(tensors)
+    for name, tensor in tensors.items():
+        assert torch.equal(back[name], tensor), name
+        assert back[name].shape == tensor.shape
+
+
+def test_bfloat16_bit_for_bit() -> None:
+    """cases E89: vllm-project/vllm#16866, cupy/cupy#5545."""
+    values = torch.tensor([1.0, -0.0, 3.0e38, float("nan"), 2.0**-133, float("inf")], dtype=torch.bfloat16)
+    assert bits(round_trip({"w": values})["w"]) == bits(values)
+
+
+@pytest.mark.parametrize("name", sorted(DTYPES))
+def test_every_dtype_has_a_name(name: str) -> None:
+    tensor = torch.ones(3, dtype=DTYPES[name])
+    assert dtype_name(tensor.dtype) == name
+    assert torch.equal(round_trip({"pad": torch.ones(1, dtype=torch.uint8), "w": tensor})["w"], tensor)
+
+
+def test_a_dtype_that_cannot_travel_is_refused() -> None:
+    with pytest.raises(ValueError, match="complex64 cannot be sent; supported are"):
+        build_layout({"w": torch.zeros(2, dtype=torch.complex64)})
+
+
+def test_dtype_converts_floats_only() -> None:
+    back = round_trip({"w": torch.tensor([1.0, 2.5]), "ids": torch.tensor([1, 2])}, dtype="bfloat16")
+    assert back["w"].dtype == torch.bfloat16
+    assert back["ids"].dtype == torch.int64
+
+
+def test_ties_travel_once() -> None:
+    weight = torch.randn(8, 4)
+    tensors = {"embed": weight, "head": weight, "view": weight[:4]}
+    manifest = manifest_of(tensors)
+    assert manifest.tied == {"head": "embed"}
+    assert [spec.name for spec in manifest.tensors] == ["embed", "view"]
+    assert manifest.names == {"embed", "head", "view"}
+    back = round_trip(tensors)
+    assert back["head"].data_ptr() == back["embed"].data_ptr()
+
+
+def test_buckets_are_the_senders_and_a_tensor_may_span_them() -> None:
+    """cases E88: vllm-project/vllm#31943."""
+    layout = build_layout({"big": torch.zeros(1000), "small": torch.zeros(3)}, bucket_bytes=1024)
+    assert layout.bounds[:2] == ((0, 1024), (1024, 1024))
+    assert sum(nbytes for _, nbytes in layout.bounds) == layout.nbytes
+    assert all(spec.offset % ALIGNMENT_BYTES == 0 for spec in layout.tensors)
+
+
+def test_names_lose_their_wrappers() -> None:
+    """cases E86: sgl-project/sglang#33588, NovaSky-AI/SkyRL#1680, alibaba/ROLL#500."""
+    inner = torch.nn.Linear(2, 2)
+    outer = torch.nn.Module()
+    outer.add_module("module", inner)
+    assert set(model_tensors(outer)) == {"weight", "bias"}
+    compiled = torch.nn.Module()
+    compiled.add_module("_orig_mod", inner)
+    assert set(model_tensors(compiled)) == {"weight", "bias"}
+    both = torch.nn.Module()
+    both.add_module("module", inner)
+    both.weight = torch.nn.Parameter(torch.zeros(1))
+    with pytest.raises(ValueError, match="two tensors of the model are called 'weight'"):
+        model_tensors(both)
+
+
+def test_buffers_only_when_asked() -> None:
+    model = torch.nn.BatchNorm1d(3)
+    assert "running_mean" not in model_tensors(model)
+    assert "running_mean" in model_tensors(model, include_buffers=True)
+
+
+def test_a_receiver_lists_all_that_differs() -> None:
+    """cases E83 (pytorch/pytorch#91535) and E86."""
+    manifest = manifest_of({"a": torch.zeros(2), "b": torch.zeros(3), "c": torch.arange(6, dtype=torch.float32)})
+    expected = {"a": Expected((2,), "float32"), "b": Expected((4,), "float32"), "c": Expected((6,), "int64")}
+    expected |= {"d": Expected((1,), "float32")}
+    with pytest.raises(WeightsMismatch) as caught:
+        check_expected(manifest, expected, cast_floats=True)
+    text = str(caught.value)
+    assert "missing: d" in text
+    assert "b: shape (3,) sent, (4,) expected" in text
+    assert "c: dtype float32 sent, int64 expected" in text
+    with pytest.raises(WeightsMismatch, match="unknown to the receiver: b"):
+        check_expected(manifest, {"a": Expected((2,), "float32")})
+
+
+def test_one_float_for_another_only_when_allowed() -> None:
+    manifest = manifest_of({"a": torch.zeros(2)})
+    check_expected(manifest, {"a": Expected((2,), "bfloat16")}, cast_floats=True)
+    with pytest.raises(WeightsMismatch, match="dtype float32 sent, bfloat16 expected"):
+        check_expected(manifest, {"a": Expected((2,), "bfloat16")})
+
+
+def test_expectation_of_a_model_on_the_meta_device() -> None:
+    with torch.device("meta"):
+        model = torch.nn.Linear(3, 2)
+    assert expected_of(model) == {"weight": Expected((2, 3), "float32"), "bias": Expected((2,), "float32")}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shapes=st.lists(st.lists(st.integers(0, 5), max_size=3), min_size=1, max_size=6),
+    dtypes=st.lists(st.sampled_from(sorted(DTYPES)), min_size=6, max_size=6),
+    bucket_bytes=st.integers(64, 300),
+)
+def test_any_set_of_tensors_comes_back(shapes: list[list[int]], dtypes: list[str], bucket_bytes: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    tensors = {
+        f"t{i}": torch.randint(0, 2, shape, generator=generator).to(DTYPES[dtype])
+        for i, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=False))
+    }
+    layout = build_layout(tensors, bucket_bytes=bucket_bytes)
+    covered = 0
+    for offset, nbytes in layout.bounds:
+        assert offset == covered
+        covered += nbytes
+    assert covered == layout.nbytes
+    back = round_trip(tensors, bucket_bytes=bucket_bytes)
+    for name, tensor in tensors.items():
+        assert back[name].dtype == tensor.dtype
+        assert torch.equal(back[name], tensor)

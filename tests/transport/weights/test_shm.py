@@ -1,0 +1,180 @@
+"""Shared-memory segments: latest only, reuse, corruption, leftovers, and readers that were too slow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from headrace.transport.weights import Manifest, WeightsMismatch, make_sender, open_weights
+from headrace.transport.weights.shm import HEADER_BYTES, ShmReader, ShmWriter
+
+torch.set_num_threads(1)
+
+
+def weights(value: float) -> dict[str, torch.Tensor]:
+    return {"a": torch.full((5, 3), value), "b": torch.full((7,), value, dtype=torch.bfloat16)}
+
+
+def stage(writer: ShmWriter, version: int) -> Manifest:
+    manifest = writer.stage(weights(version), version=version, step=10 * version)
+    assert manifest is not None
+    return manifest
+
+
+def read(manifest: Manifest) -> dict[str, torch.Tensor]:
+    reader = ShmReader(manifest)
+    reader.verify()
+    try:
+        return reader.copies()
+    finally:
+        reader.close()
+
+
+def corrupt(manifest: Manifest, offset: int) -> None:
+    with open(manifest.location, "r+b") as file:
+        file.seek(HEADER_BYTES + offset)
+        byte = file.read(1)[0]
+        file.seek(HEADER_BYTES + offset)
+        file.write(bytes([byte ^ 1]))
+
+
+def test_what_was_staged_is_what_is_read(tmp_path: Path) -> None:
+    """cases E85: lightseekorg/tokenspeed#1373. The bytes are the proof, not the answer."""
+    writer = ShmWriter(run_id="r", directory=tmp_path)
+    first, second = stage(writer, 1), stage(writer, 2)
+    for manifest in (first, second):
+        found = read(manifest)
+        assert all(torch.equal(found[name], tensor) for name, tensor in weights(manifest.version).items())
+    assert [bucket.checksum for bucket in first.buckets] != [bucket.checksum for bucket in second.buckets]
+    writer.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_latest_only_and_buffers_are_reused(tmp_path: Path) -> None:
+    """cases E91: PrimeIntellect-ai/prime-rl#1857. Nothing queues; a buffer is free only once it was released."""
+    writer = ShmWriter(run_id="r", directory=tmp_path, num_buffers=2)
+    first = stage(writer, 1)
+    stage(writer, 2)
+    assert writer.num_free == 0
+    assert writer.stage(weights(3), version=3, step=30) is None
+    assert torch.equal(read(first)["a"], weights(1)["a"])
+    writer.release(1)
+    writer.release(99)
+    third = stage(writer, 3)
+    assert third.location == first.location
+    assert len(list(tmp_path.iterdir())) == 2
+    writer.close()
+
+
+def test_a_reader_that_was_too_slow_learns_it(tmp_path: Path) -> None:
+    writer = ShmWriter(run_id="r", directory=tmp_path, num_buffers=1)
+    reader = ShmReader(stage(writer, 1))
+    reader.verify()
+    reader.check_unchanged()
+    writer.release(1)
+    stage(writer, 2)
+    with pytest.raises(WeightsMismatch, match="holds version 2, not version 1"):
+        reader.check_unchanged()
+    writer.close()
+
+
+@pytest.mark.parametrize("offset", [0, 59, 64, 77])
+def test_one_flipped_bit_is_found(tmp_path: Path, offset: int) -> None:
+    writer = ShmWriter(run_id="r", directory=tmp_path, bucket_bytes=64)
+    manifest = stage(writer, 1)
+    corrupt(manifest, offset)
+    with pytest.raises(WeightsMismatch, match=rf"bucket {offset // 64} "):
+        ShmReader(manifest).verify()
+    writer.close()
+
+
+def test_readers_cannot_change_a_segment(tmp_path: Path) -> None:
+    writer = ShmWriter(run_id="r", directory=tmp_path)
+    manifest = stage(writer, 1)
+    reader = ShmReader(manifest)
+    for _, tensor in reader.tensors():
+        tensor.zero_()
+    assert torch.equal(read(manifest)["a"], weights(1)["a"])
+    writer.close()
+
+
+def test_views_outlive_the_reader_and_the_writer(tmp_path: Path) -> None:
+    writer = ShmWriter(run_id="r", directory=tmp_path)
+    reader = ShmReader(stage(writer, 1))
+    views = dict(reader.tensors())
+    reader.close()
+    reader.close()
+    writer.close()
+    writer.close()
+    assert torch.equal(views["a"], weights(1)["a"])
+    with pytest.raises(ValueError, match="closed"):
+        reader.verify()
+
+
+def test_a_larger_model_gets_a_larger_segment(tmp_path: Path) -> None:
+    writer = ShmWriter(run_id="r", directory=tmp_path, num_buffers=1)
+    stage(writer, 1)
+    writer.release(1)
+    big = {"a": torch.randn(5000)}
+    manifest = writer.stage(big, version=2, step=2)
+    assert manifest is not None
+    assert torch.equal(read(manifest)["a"], big["a"])
+    assert len(list(tmp_path.iterdir())) == 1
+    writer.close()
+
+
+def test_versions_only_rise(tmp_path: Path) -> None:
+    writer = ShmWriter(run_id="r", directory=tmp_path)
+    stage(writer, 4)
+    with pytest.raises(ValueError, match=r"above the last one staged \(4\), got 4"):
+        stage(writer, 4)
+    writer.close()
+
+
+def test_leftovers_of_this_run_only_are_removed(tmp_path: Path) -> None:
+    stage(ShmWriter(run_id="run", directory=tmp_path), 1)
+    others = [ShmWriter(run_id=name, directory=tmp_path) for name in ("run2", "run-weights-00000000-0", "ru")]
+    kept = {stage(writer, 1).location for writer in others}
+    own = {stage(ShmWriter(run_id="run", directory=tmp_path), 1).location}
+    assert {str(path) for path in tmp_path.iterdir()} == kept | own
+
+
+def test_a_segment_that_is_gone_or_short_is_a_mismatch(tmp_path: Path) -> None:
+    writer = ShmWriter(run_id="r", directory=tmp_path)
+    manifest = stage(writer, 1)
+    with pytest.raises(WeightsMismatch, match="shorter than its manifest"):
+        ShmReader(replace(manifest, nbytes=10**6))
+    writer.close()
+    with pytest.raises(WeightsMismatch, match="is gone"):
+        ShmReader(manifest)
+
+
+def test_a_readers_exit_leaves_the_segment(tmp_path: Path) -> None:
+    """messaging.md 15: cpython#82300, an attacher's exit unlinks a multiprocessing segment. Ours stays."""
+    writer = ShmWriter(run_id="r", directory=tmp_path)
+    manifest = stage(writer, 2)
+    script = "import sys, mmap; f = open(sys.argv[1], 'rb');mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)[4096]"
+    subprocess.run([sys.executable, "-c", script, manifest.location], check=True)
+    assert torch.equal(read(manifest)["a"], weights(2)["a"])
+    writer.close()
+
+
+def test_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'carrier-pigeon' is unknown; there are shm"):
+        make_sender("carrier-pigeon", run_id="r")
+    with pytest.raises(ValueError, match="run_id"):
+        make_sender("shm", run_id="../etc")
+    writer = ShmWriter(run_id="r", directory=tmp_path)
+    receiver = open_weights(stage(writer, 1))
+    receiver.verify()
+    assert [name for name, _ in receiver.tensors()] == ["a", "b"]
+    writer.close()
+
+
+def test_the_package_imports_no_torch() -> None:
+    script = "import sys, headrace.transport.weights; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
