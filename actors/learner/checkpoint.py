@@ -43,7 +43,8 @@ class CheckpointInfo:
 class CheckpointStore:
     """One learner's checkpoints. `keep_last` complete ones stay; `model_folder` gives the tokenizer's files.
 
-    after: called with the name of each stage of `save` once it is done: created, weights, state, synced, renamed, latest.
+    after: called with the name of each stage of `save` when it is done: created, weights, state, synced, renamed,
+    latest.
     """
 
     def __init__(

@@ -20,12 +20,14 @@ from headrace.actors.session import Group, Trajectory
 class Intake:
     """`sequences` may be empty: then there is nothing to learn from this batch and no optimizer step is taken.
 
+    session_ids: of the sequences, in their order
     refused:     trajectories turned away, by reason
     rewards:     float64[K], the finite rewards of the batch, refused trajectories left out
     dead_groups: groups of equal rewards, by kind: "all_pass" (>= 1), "all_fail" (<= 0), "all_equal" (between)
     """
 
     sequences: tuple[TrainSequence, ...]
+    session_ids: tuple[str, ...]
     refused: Counter[str]
     rewards: np.ndarray
     num_groups: int
@@ -50,6 +52,7 @@ class Intake:
 def take_in(groups: Iterable[Group], advantage: Advantage) -> Intake:
     """Advantages are computed inside each group as it was handed out: by its id, never by its prompt."""
     sequences: list[TrainSequence] = []
+    session_ids: list[str] = []
     refused: Counter[str] = Counter()
     dead_groups: Counter[str] = Counter()
     rewards: list[float] = []
@@ -75,8 +78,16 @@ def take_in(groups: Iterable[Group], advantage: Advantage) -> Intake:
         if not np.isfinite(advantages_G).all():
             refused["advantage_not_finite"] += len(fit)
             continue
+        session_ids += [t.spec.session_id for t, _ in fit]
         sequences += [_sequence(t, float(a)) for (t, _), a in zip(fit, advantages_G, strict=True)]
-    return Intake(tuple(sequences), refused, np.array(rewards, dtype=np.float64), num_groups, dead_groups)
+    return Intake(
+        sequences=tuple(sequences),
+        session_ids=tuple(session_ids),
+        refused=refused,
+        rewards=np.array(rewards, dtype=np.float64),
+        num_groups=num_groups,
+        dead_groups=dead_groups,
+    )
 
 
 def refusal(trajectory: Trajectory) -> str | None:

@@ -3,30 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from headrace.actors.learner.schedule import AdamSettings
 from torch import nn
-
-
-@dataclass(frozen=True, slots=True)
-class AdamSettings:
-    """clip_grad_norm 0 does not clip. Vectors (norms, biases) are never decayed."""
-
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    clip_grad_norm: float = 1.0
-
-    def __post_init__(self) -> None:
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
-        if self.eps <= 0 or self.weight_decay < 0 or self.clip_grad_norm < 0:
-            raise ValueError(
-                f"eps must be > 0, weight_decay and clip_grad_norm >= 0, got {self.eps}, {self.weight_decay}, "
-                f"{self.clip_grad_norm}"
-            )
 
 
 class Optimizer:

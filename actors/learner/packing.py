@@ -19,6 +19,21 @@ Row = tuple[int, ...]
 """Indices of the sequences that lie in one row, in order."""
 
 
+@dataclass(frozen=True, slots=True)
+class PackingSettings:
+    """tokens_per_row 0: one sequence a row, right-padded beside others of its length. tokens_per_micro_batch bounds
+    memory: positions of one forward pass, padding included."""
+
+    tokens_per_row: int = 0
+    tokens_per_micro_batch: int = 4096
+
+    def __post_init__(self) -> None:
+        if self.tokens_per_row < 0:
+            raise ValueError(f"packing.tokens_per_row must be >= 0, got {self.tokens_per_row}; 0 packs nothing")
+        if self.tokens_per_micro_batch < 1:
+            raise ValueError(f"packing.tokens_per_micro_batch must be >= 1, got {self.tokens_per_micro_batch}")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MicroBatch:
     """R rows of L positions. N trained tokens, in the order of `members`, each sequence's in its own order.

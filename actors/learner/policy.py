@@ -19,25 +19,27 @@ AUTOCAST_DTYPES = {"none": None, "bfloat16": torch.bfloat16}
 
 
 class Policy:
-    """`autocast`: "none" computes in float32, "bfloat16" runs the layers (never the head) in bfloat16."""
+    """`autocast`: "none" computes in float32, "bfloat16" runs the layers (never the head) in bfloat16.
+    Tensors that it is given may lie anywhere; what it returns lies on `device`."""
 
-    def __init__(self, model: Any, *, autocast: str = "none") -> None:
+    def __init__(self, model: Any, *, autocast: str = "none", device: str = "cpu") -> None:
         if autocast not in AUTOCAST_DTYPES:
             raise ValueError(f"learner.autocast must be one of {', '.join(AUTOCAST_DTYPES)}, got {autocast!r}")
-        self.model = model
+        self.device = torch.device(device)
+        self.model = model.to(self.device)
         self._layers = getattr(model, model.base_model_prefix)
         self._head: nn.Linear = model.get_output_embeddings()
         self._autocast_dtype = AUTOCAST_DTYPES[autocast]
         self._check_head()
 
     @classmethod
-    def load(cls, folder: Path, *, autocast: str = "none") -> Policy:
+    def load(cls, folder: Path, *, autocast: str = "none", device: str = "cpu") -> Policy:
         """From a folder that plain transformers loads. Weights become float32, dropout is off."""
         from transformers import AutoModelForCausalLM
 
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
         model.eval()  # dropout off: the engine has none either
-        return cls(model, autocast=autocast)
+        return cls(model, autocast=autocast, device=device)
 
     @property
     def vocab_size(self) -> int:
@@ -50,20 +52,21 @@ class Policy:
         the log-softmax, exactly as the engine does.
         """
         hidden_RLH = self._hidden(micro_batch)
-        predictors_N = torch.from_numpy(micro_batch.predictors_N)
+        predictors_N = self._tensor(micro_batch.predictors_N)
         hidden_NH = hidden_RLH.flatten(0, 1).index_select(0, predictors_N).float()
         logits_NV = nn.functional.linear(hidden_NH, self._head.weight.float(), self._bias())
-        logits_NV = logits_NV / temperature_N[:, None]
-        targets_N1 = torch.from_numpy(micro_batch.targets_N)[:, None]
+        logits_NV = logits_NV / temperature_N.to(self.device)[:, None]
+        targets_N1 = self._tensor(micro_batch.targets_N)[:, None]
         chosen_N: torch.Tensor = logits_NV.gather(1, targets_N1)[:, 0] - torch.logsumexp(logits_NV, dim=1)
         return chosen_N
 
     def _hidden(self, micro_batch: MicroBatch) -> torch.Tensor:
+        mask = block_mask(micro_batch.segments_RL)
         with self._precision():
             output = self._layers(
-                input_ids=torch.from_numpy(micro_batch.input_ids_RL),
-                position_ids=torch.from_numpy(micro_batch.positions_RL),
-                attention_mask=block_mask(micro_batch.segments_RL),
+                input_ids=self._tensor(micro_batch.input_ids_RL),
+                position_ids=self._tensor(micro_batch.positions_RL),
+                attention_mask=None if mask is None else mask.to(self.device),
                 use_cache=False,
             )
         hidden_RLH: torch.Tensor = output.last_hidden_state
@@ -74,8 +77,11 @@ class Policy:
         if self._autocast_dtype is None:
             yield
         else:
-            with torch.autocast("cpu", dtype=self._autocast_dtype):
+            with torch.autocast(self.device.type, dtype=self._autocast_dtype):
                 yield
+
+    def _tensor(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.device)
 
     def _bias(self) -> torch.Tensor | None:
         return None if self._head.bias is None else self._head.bias.float()
@@ -83,7 +89,7 @@ class Policy:
     @torch.no_grad()
     def _check_head(self) -> None:
         """Some models scale or cap their logits after the head. Refuse them rather than train on other log-probs."""
-        ids_1L = torch.arange(min(4, self.vocab_size))[None]
+        ids_1L = torch.arange(min(4, self.vocab_size), device=self.device)[None]
         hidden_1LH = self._layers(input_ids=ids_1L, use_cache=False).last_hidden_state
         ours = nn.functional.linear(hidden_1LH.float(), self._head.weight.float(), self._bias())
         theirs = self.model(input_ids=ids_1L, use_cache=False).logits.float()

@@ -17,24 +17,9 @@ import torch
 from headrace.actors.learner.aggregation.protocol import Aggregation
 from headrace.actors.learner.objectives.protocol import Objective, TrainedTokens
 from headrace.actors.learner.optimizer import Optimizer
-from headrace.actors.learner.packing import MicroBatch, input_length, pack, plan_micro_batches
+from headrace.actors.learner.packing import MicroBatch, PackingSettings, input_length, pack, plan_micro_batches
 from headrace.actors.learner.policy import Policy
 from headrace.actors.learner.sequence import TrainSequence
-
-
-@dataclass(frozen=True, slots=True)
-class PackingSettings:
-    """tokens_per_row 0: one sequence a row, right-padded beside others of its length. tokens_per_micro_batch bounds
-    memory: positions of one forward pass, padding included."""
-
-    tokens_per_row: int = 0
-    tokens_per_micro_batch: int = 4096
-
-    def __post_init__(self) -> None:
-        if self.tokens_per_row < 0:
-            raise ValueError(f"packing.tokens_per_row must be >= 0, got {self.tokens_per_row}; 0 packs nothing")
-        if self.tokens_per_micro_batch < 1:
-            raise ValueError(f"packing.tokens_per_micro_batch must be >= 1, got {self.tokens_per_micro_batch}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +115,7 @@ class Trainer:
         """log pi of each sequence's trained tokens, float32, without gradients."""
         out: list[np.ndarray] = [np.zeros(0, dtype=np.float32)] * len(sequences)
         for micro in self._micro_batches(sequences):
-            logprobs_N = self.policy.token_logprobs(micro, _temperatures(sequences, micro)).numpy()
+            logprobs_N = self.policy.token_logprobs(micro, _temperatures(sequences, micro)).cpu().numpy()
             for number, member in enumerate(micro.members):
                 out[member] = logprobs_N[micro.sequence_N == number]
         return out
@@ -154,13 +139,21 @@ class Trainer:
     ) -> tuple[torch.Tensor, int, int, np.ndarray]:
         logprobs_N = self.policy.token_logprobs(micro, _temperatures(sequences, micro))
         members = [sequences[i] for i in micro.members]
-        sequence_N = torch.from_numpy(micro.sequence_N)
-        advantages_S = torch.tensor([s.advantage for s in members], dtype=torch.float32)
-        behaviour_N = torch.from_numpy(np.concatenate([s.logprobs[s.loss_mask] for s in members]).astype(np.float32))
-        terms = self._objective(TrainedTokens(logprobs_N, behaviour_N, advantages_S[sequence_N], sequence_N))
-        weight_N = torch.from_numpy(weights_S[list(micro.members)].astype(np.float32))[sequence_N]
+        advantages_S = np.array([s.advantage for s in members], dtype=np.float32)
+        terms = self._objective(
+            TrainedTokens(
+                logprobs_N=logprobs_N,
+                behaviour_logprobs_N=self._tensor(np.concatenate([s.logprobs[s.loss_mask] for s in members])),
+                advantages_N=self._tensor(advantages_S[micro.sequence_N]),
+                sequence_N=torch.from_numpy(micro.sequence_N).to(self.policy.device),
+            )
+        )
+        weight_N = self._tensor(weights_S[list(micro.members)][micro.sequence_N])
         loss = -(terms.objective_N * weight_N).sum()
-        return loss, int(terms.clipped_N.sum()), int(terms.masked_N.sum()), logprobs_N.detach().numpy()
+        return loss, int(terms.clipped_N.sum()), int(terms.masked_N.sum()), logprobs_N.detach().cpu().numpy()
+
+    def _tensor(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array.astype(np.float32)).to(self.policy.device)
 
     def _weights(self, sequences: Sequence[TrainSequence]) -> np.ndarray:
         return self._aggregation(np.array([s.num_trained for s in sequences], dtype=np.int64))

@@ -9,5 +9,5 @@ from typing import Protocol
 class ModelSource(Protocol):
     def prepare(self, target_dir: Path, seed: int) -> Path:
         """A folder that plain transformers loads (config, weights, tokenizer): `target_dir`, filled, or another
-        one that exists already. The same seed gives the same weights. Called once for a run, in a child process that ends
-        afterwards. Raises ValueError naming the config key and what to do."""
+        one that exists already. The same seed gives the same weights. Called once for a run, in a child process that
+        ends afterwards. Raises ValueError naming the config key and what to do."""

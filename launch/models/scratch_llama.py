@@ -59,7 +59,7 @@ class ScratchLlama:
         tokenizer = character_tokenizer(self._alphabet)
         special = {
             "pad_token_id": tokenizer.pad_token_id,
-            "bos_token_id": tokenizer.bos_token_id,
+            "bos_token_id": None,
             "eos_token_id": tokenizer.eos_token_id,
         }
         config = LlamaConfig(

@@ -1,4 +1,5 @@
-"""The learning rate by step: warm-up, then constant, linear or cosine decay. Pure."""
+"""How the optimizer is set: AdamW's constants, and the learning rate by step (warm-up, then constant, linear or
+cosine). Pure."""
 
 from __future__ import annotations
 
@@ -43,3 +44,22 @@ class LearningRate:
         done = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
         left = 1.0 - done if self.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
         return self.peak * (self.min_ratio + (1.0 - self.min_ratio) * left)
+
+
+@dataclass(frozen=True, slots=True)
+class AdamSettings:
+    """clip_grad_norm 0 does not clip. Vectors (norms, biases) are never decayed."""
+
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip_grad_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
+        if self.eps <= 0 or self.weight_decay < 0 or self.clip_grad_norm < 0:
+            raise ValueError(
+                f"eps must be > 0, weight_decay and clip_grad_norm >= 0, got {self.eps}, {self.weight_decay}, "
+                f"{self.clip_grad_norm}"
+            )

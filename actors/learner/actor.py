@@ -1,0 +1,268 @@
+"""The learner actor: stages in order, weights out, checkpoints. Heavy work runs in a worker thread; the event loop
+stays live.
+
+on_start loads the model (or the newest checkpoint of this run). A background task then runs `pretrain` → version 1 →
+probe → `rl` → last version → probe → `TrainingFinished`. The handlers only wake what waits for the parameter server.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.actors.learner.advantages import Advantage, Rloo
+from headrace.actors.learner.aggregation import Aggregation, TokenMean
+from headrace.actors.learner.checkpoint import CheckpointStore
+from headrace.actors.learner.objectives import IsReinforce, Objective
+from headrace.actors.learner.packing import PackingSettings
+from headrace.actors.learner.probe import LogprobProbe
+from headrace.actors.learner.publisher import PARAMETER_SERVER, Publisher
+from headrace.actors.learner.schedule import AdamSettings, LearningRate, Schedule
+from headrace.actors.learner.stages.pretrain import Pretrain, run_pretrain
+from headrace.actors.learner.stages.settings import RlSettings
+from headrace.actors.learner.versions import VersionLog
+from headrace.actors.messages import Metrics, TrainingFinished, VersionServed, WeightsReleased
+from headrace.transport import Actor, Context, PeerDown, PeerUp, handles
+from headrace.transport.weights import WeightSender, make_sender
+
+if TYPE_CHECKING:
+    from headrace.actors.learner.workbench import Workbench
+
+logger = logging.getLogger(__name__)
+
+DISPATCHER = "dispatcher"
+MONITOR = "monitor"
+FINISH_TIMEOUT_S = 60.0
+
+
+class Learner(Actor):
+    """model_path: a folder that plain transformers loads. checkpoints_dir: of this run; a checkpoint found there is
+    resumed. run_id: names what this run keeps in shared memory.
+
+    mode: "sync" has every version served before the next batch. max_steps, max_wall_s: end the `rl` stage, whichever
+    comes first. lr, lr_schedule, warmup_steps, min_lr_ratio: of the `rl` stage over max_steps; `pretrain` has its own.
+    weights_every_steps: steps between versions. weights_dtype: what travels ("bfloat16", …); None: as trained.
+    weights_buffers: versions that may be staged at once. publish_timeout_s: for a version that must be served.
+    checkpoint_every_steps: 0 saves after `pretrain`, at the end and when stopped only. probe None: no probe.
+    """
+
+    def __init__(
+        self,
+        *,
+        model_path: str,
+        checkpoints_dir: str,
+        run_id: str,
+        seed: int = 0,
+        mode: Literal["async", "sync"] = "async",
+        max_steps: int = 100,
+        max_wall_s: float | None = None,
+        pretrain: Pretrain | None = None,
+        objective: Objective | None = None,
+        advantage: Advantage | None = None,
+        aggregation: Aggregation | None = None,
+        lr: float = 1e-6,
+        lr_schedule: Schedule = "constant",
+        warmup_steps: int = 0,
+        min_lr_ratio: float = 0.0,
+        betas: Sequence[float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        clip_grad_norm: float = 1.0,
+        tokens_per_row: int = 0,
+        tokens_per_micro_batch: int = 4096,
+        autocast: str = "none",
+        device: str = "cpu",
+        num_threads: int | None = None,
+        weights_transport: str = "shm",
+        weights_every_steps: int = 1,
+        weights_dtype: str | None = None,
+        weights_buffers: int = 2,
+        publish_timeout_s: float = 120.0,
+        checkpoint_every_steps: int = 0,
+        checkpoint_keep_last: int = 2,
+        wait_s: float = 30.0,
+        probe: LogprobProbe | None = None,
+    ) -> None:
+        for name, value, least in (
+            ("weights_every_steps", weights_every_steps, 1),
+            ("weights_buffers", weights_buffers, 1),
+            ("checkpoint_every_steps", checkpoint_every_steps, 0),
+            ("num_threads", 1 if num_threads is None else num_threads, 1),
+        ):
+            if value < least:
+                raise ValueError(f"learner.{name} must be >= {least}, got {value}")
+        if publish_timeout_s <= 0:
+            raise ValueError(f"learner.publish_timeout_s must be > 0, got {publish_timeout_s}")
+        if autocast not in ("none", "bfloat16"):
+            raise ValueError(f"learner.autocast must be none or bfloat16, got {autocast!r}")
+        self._rl = RlSettings(max_steps=max_steps, max_wall_s=max_wall_s, mode=mode, wait_s=wait_s)
+        self._learning_rate = LearningRate(lr, lr_schedule, warmup_steps, max_steps, min_lr_ratio)
+        self._adam = AdamSettings((betas[0], betas[1]), eps, weight_decay, clip_grad_norm)
+        self._packing = PackingSettings(tokens_per_row, tokens_per_micro_batch)
+        self._objective = objective or IsReinforce()
+        self._advantage = advantage or Rloo()
+        self._aggregation = aggregation or TokenMean()
+        self._pretrain = pretrain
+        self._probe = probe
+        self._model_folder = Path(model_path)
+        self._checkpoints_dir = Path(checkpoints_dir)
+        self._store = CheckpointStore(
+            self._checkpoints_dir, model_folder=self._model_folder, keep_last=checkpoint_keep_last
+        )
+        self._checkpoint_every_steps = checkpoint_every_steps
+        self._run_id = run_id
+        self._seed = seed
+        self._autocast = autocast
+        self._device = device
+        self._num_threads = num_threads
+        self._weights_transport = weights_transport
+        self._weights_every_steps = weights_every_steps
+        self._weights_dtype = weights_dtype
+        self._weights_buffers = weights_buffers
+        self._publish_timeout_s = publish_timeout_s
+        self._sender: WeightSender | None = None
+        self._saved: tuple[int, int] | None = None  # (step, version)
+        self._bench: Workbench | None = None
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def on_start(self, context: Context) -> None:
+        self._versions = VersionLog(self._checkpoints_dir / "versions.jsonl")
+        bench = await context.run_blocking(self._make_bench, label="load")
+        self._bench = bench
+        self._sender = make_sender(self._weights_transport, run_id=self._run_id, num_buffers=self._weights_buffers)
+        self._publisher = Publisher(
+            context,
+            self._sender,
+            self._versions,
+            tensors=bench.tensors,
+            run=bench.run,
+            every_steps=self._weights_every_steps,
+            dtype=self._weights_dtype,
+            timeout_s=self._publish_timeout_s,
+        )
+        context.watch(PARAMETER_SERVER)
+        context.spawn(self._run(bench), "stages")
+
+    async def on_stop(self) -> None:
+        """Save what would be lost, then take the staged weights away."""
+        if self._bench is not None and self._saved is not None and self._saved[0] != self._bench.progress.step:
+            await self._save(self._bench)
+        if self._sender is not None:
+            self._sender.close()
+
+    def _make_bench(self) -> Workbench:
+        from headrace.actors.learner.workbench import Workbench  # torch and transformers: not in the launcher's process
+
+        return Workbench(
+            self.context,
+            self._store,
+            self._model_folder,
+            objective=self._objective,
+            aggregation=self._aggregation,
+            packing=self._packing,
+            adam=self._adam,
+            autocast=self._autocast,
+            device=self._device,
+            num_threads=self._num_threads,
+            seed=self._seed,
+        )
+
+    # --- the run ----------------------------------------------------------------------------------------------------
+
+    async def _run(self, bench: Workbench) -> None:
+        """From here to TrainingFinished. An exception ends the actor, with its traceback."""
+        from headrace.actors.learner.stages.rl import RlStage
+
+        if bench.resumed_from is not None:
+            logger.info("resumed from %s at step %d", bench.resumed_from.name, bench.progress.step)
+        elif self._pretrain is not None:
+            await self._run_pretrain(self._pretrain, bench)
+        await self._publish_and_serve(bench)
+        await self._save(bench)
+        await self._run_probe(bench)
+        stage = RlStage(
+            self._rl,
+            bench.progress,
+            context=self.context,
+            trainer=bench.trainer,
+            advantage=self._advantage,
+            learning_rate=self._learning_rate,
+            publisher=self._publisher,
+            versions=self._versions,
+            run=bench.run,
+            report=lambda step, figures: self._report("train", "step", step, figures),
+            after_step=self._after_step,
+        )
+        await stage.run()
+        await self._publish_and_serve(bench)
+        await self._save(bench)
+        await self._run_probe(bench)
+        finished = TrainingFinished(step=bench.progress.step, version=self._publisher.version)
+        await self.context.ask(DISPATCHER, finished, timeout_s=FINISH_TIMEOUT_S)
+
+    async def _run_pretrain(self, stage: Pretrain, bench: Workbench) -> None:
+        held_out_loss = await run_pretrain(
+            stage,
+            bench.policy,
+            bench.tokenizer,
+            packing=self._packing,
+            seed=self._seed,
+            run=bench.run,
+            report=lambda step, figures: self._report("pretrain", "step", step, figures),
+        )
+        logger.info("pre-training done after %d steps, held-out loss %.4f", stage.steps, held_out_loss)
+
+    async def _publish_and_serve(self, bench: Workbench) -> None:
+        """Have generators serve the weights as they are now, waiting for a buffer where none is free."""
+        if self._publisher.version_step != bench.progress.step:
+            await self._publisher.publish(bench.progress.step)
+        await self._publisher.wait_served(self._publisher.version)
+
+    async def _run_probe(self, bench: Workbench) -> None:
+        if self._probe is None:
+            return
+        prompts = self._probe.prompt_ids(bench.tokenizer, bench.policy.vocab_size)
+        gap = await self._probe.run(self.context, prompts, self._publisher.version, bench.logprobs)
+        figures = {"tokens": float(gap.num_tokens)}
+        if gap.num_tokens:
+            figures |= {"mean": gap.mean_abs, "max": gap.max_abs, "kl": gap.kl}
+        self._report("logprob_probe", "version", self._publisher.version, figures)
+        logger.info("log-prob probe at version %d: %s", self._publisher.version, figures)
+
+    async def _after_step(self) -> None:
+        bench = self._bench
+        every = self._checkpoint_every_steps
+        if bench is not None and every and bench.progress.step % every == 0:
+            await self._save(bench)
+
+    async def _save(self, bench: Workbench) -> None:
+        now = (bench.progress.step, self._publisher.version)
+        if self._saved == now:
+            return
+        self._saved = now
+        await bench.save(self._publisher.version, self._publisher.version_step)
+
+    def _report(self, stream: str, step_name: str, step: float, figures: dict[str, Any]) -> None:
+        values = {name: float(value) for name, value in figures.items()}
+        self.context.tell_soon(MONITOR, Metrics(stream, step_name, step, values))
+
+    # --- the parameter server ---------------------------------------------------------------------------------------
+
+    @handles(VersionServed)
+    async def version_served(self, message: VersionServed) -> None:
+        self._publisher.served(message.version)
+
+    @handles(WeightsReleased)
+    async def weights_released(self, message: WeightsReleased) -> None:
+        self._publisher.released(message.version)
+
+    @handles(PeerUp)
+    async def peer_up(self, message: PeerUp) -> None:
+        self._publisher.server_up(message.incarnation)
+
+    @handles(PeerDown)
+    async def peer_down(self, message: PeerDown) -> None:
+        logger.warning("%s is gone (%s); training goes on with the version in service", message.name, message.reason)

@@ -1,0 +1,167 @@
+"""How weights leave the learner: copied into a free buffer, announced to the parameter server, released when nobody
+reads.
+
+In async mode a publication never waits: where no buffer is free it is skipped and counted, and the next step tries
+again (latest only, nothing queues). The first, the last, and in sync mode every publication waits for a buffer.
+Waits here end by `released` and `served`, which the actor's handlers call, or by their deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.actors.learner.versions import VersionLog
+from headrace.actors.messages import PublishWeights
+from headrace.transport import Context, TransportError
+from headrace.transport.weights import Manifest
+
+if TYPE_CHECKING:
+    from headrace.transport.weights import WeightSender
+
+logger = logging.getLogger(__name__)
+
+PARAMETER_SERVER = "parameter_server"
+
+
+class PublicationTimeout(TimeoutError):
+    """A version that had to be published or served was not, within the deadline. Says which and what was waited for."""
+
+
+class Publisher:
+    """`tensors` gives the weights under the names that engines know. `run` runs a function where the weights may be
+    read (the learner's worker thread, between steps)."""
+
+    def __init__(
+        self,
+        context: Context,
+        sender: WeightSender,
+        versions: VersionLog,
+        *,
+        tensors: Callable[[], Mapping[str, Any]],
+        run: Callable[..., Any],
+        every_steps: int,
+        dtype: str | None,
+        timeout_s: float,
+    ) -> None:
+        self._context = context
+        self._sender = sender
+        self._versions = versions
+        self._tensors = tensors
+        self._run = run
+        self._every_steps = every_steps
+        self._dtype = dtype
+        self._timeout_s = timeout_s
+        self._changed = asyncio.Event()
+        self._newest: Manifest | None = None
+        self._server: str | None = None
+        self._num_released = 0
+        self.served_version = 0
+        self.num_published = 0
+        self.num_skipped = 0
+        self.num_failed = 0
+
+    @property
+    def version(self) -> int:
+        """The newest version published by this learner; 0 before the first."""
+        return self._newest.version if self._newest is not None else 0
+
+    @property
+    def version_step(self) -> int:
+        """The step that `version` holds; −1 before the first."""
+        return self._newest.step if self._newest is not None else -1
+
+    async def publish_if_due(self, step: int) -> bool:
+        """Publish where `every_steps` have passed since the last one and a buffer is free. Never waits for one."""
+        if step - self.version_step < self._every_steps:
+            return False
+        manifest = await self._stage(step)
+        if manifest is None:
+            self.num_skipped += 1
+            return False
+        self._context.spawn(self._announce(manifest), f"announce version {manifest.version}")
+        return True
+
+    async def publish(self, step: int) -> int:
+        """Publish now, waiting for a buffer; returns the version. Raises PublicationTimeout."""
+        while True:
+            released = self._num_released
+            manifest = await self._stage(step)
+            if manifest is not None:
+                await self._announce(manifest)
+                return manifest.version
+            await self._until(
+                lambda released=released: self._num_released > released,  # type: ignore[misc]
+                f"no staging buffer became free for the weights of step {step}",
+            )
+
+    async def wait_served(self, version: int) -> None:
+        """Until generators serve `version` or a newer one. Raises PublicationTimeout."""
+        await self._until(lambda: self.served_version >= version, f"no generator has acknowledged version {version}")
+
+    def served(self, version: int) -> None:
+        self.served_version = max(self.served_version, version)
+        self._notify()
+
+    def released(self, version: int) -> None:
+        self._sender.release(version)
+        self._num_released += 1
+        self._notify()
+
+    def server_up(self, incarnation: str) -> None:
+        """A parameter server that was restarted knows nothing: it gets the newest version again."""
+        restarted = self._server is not None and self._server != incarnation
+        self._server = incarnation
+        if restarted and self._newest is not None:
+            self._context.spawn(self._announce(self._newest), f"announce version {self._newest.version} again")
+
+    def figures(self) -> dict[str, float]:
+        return {
+            "publications/published": float(self.num_published),
+            "publications/skipped": float(self.num_skipped),
+            "publications/failed": float(self.num_failed),
+        }
+
+    async def _stage(self, step: int) -> Manifest | None:
+        manifest: Manifest | None = await self._run("stage", self._stage_now, step)
+        if manifest is not None:
+            self._newest = manifest
+            self.num_published += 1
+        return manifest
+
+    def _stage_now(self, step: int) -> Manifest | None:
+        version = self._versions.newest + 1
+        manifest = self._sender.stage(self._tensors(), version=version, step=step, dtype=self._dtype)
+        if manifest is not None:
+            self._versions.claim(step)
+        return manifest
+
+    async def _announce(self, manifest: Manifest) -> None:
+        try:
+            await self._context.ask(PARAMETER_SERVER, PublishWeights(manifest), timeout_s=self._timeout_s)
+        except TransportError as error:
+            # The run goes on with the version in service; a later publication, or the server's return, makes it good.
+            self.num_failed += 1
+            logger.warning("version %d was not published: %s", manifest.version, error)
+            if manifest is not self._newest:
+                self.released(manifest.version)
+
+    async def _until(self, done: Callable[[], bool], what: str) -> None:
+        ticket = self._context.activity.block(PARAMETER_SERVER)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while not done():
+                    await self._changed.wait()
+        except TimeoutError as error:
+            raise PublicationTimeout(
+                f"{what} within {self._timeout_s} s; are the parameter server and a generator alive? "
+                "(learner.publish_timeout_s sets the limit)"
+            ) from error
+        finally:
+            self._context.activity.unblock(ticket)
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,122 @@
+"""The `rl` stage: batch in, optimizer step, weights out, until `max_steps` or `max_wall_s`.
+
+    consumes  Batch        ask NextBatch → dispatcher, held there until groups are ready; it unblocks us
+    produces  BatchTrained ask → dispatcher, after each optimizer step, with the sessions that went into it
+              weights      through the publisher, which in async mode never makes us wait
+    waits for the dispatcher (NextBatch), its own worker thread, and in sync mode for generators to serve each version
+
+`step` counts batches. One of which nothing can be trained (all rewards missing, everything refused) takes no
+optimizer step and changes no weight, yet it is acknowledged and counted as a step: admission and publication go by
+that counter, and would come to rest otherwise. The metric `skipped_batches` counts them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from headrace.actors.learner.advantages.protocol import Advantage
+from headrace.actors.learner.figures.step import step_figures
+from headrace.actors.learner.intake import Intake, take_in
+from headrace.actors.learner.publisher import Publisher
+from headrace.actors.learner.schedule import LearningRate
+from headrace.actors.learner.stages.settings import Progress, RlSettings
+from headrace.actors.learner.trainer import Trainer
+from headrace.actors.learner.versions import VersionLog
+from headrace.actors.messages import Batch, BatchTrained, NextBatch
+from headrace.transport import Context
+
+logger = logging.getLogger(__name__)
+
+DISPATCHER = "dispatcher"
+REPLY_GRACE_S = 60.0
+"""What an ask may take beyond the time that the dispatcher itself holds it."""
+
+
+class RlStage:
+    """`run` runs a function in the worker thread; `report(step, figures)` sends metrics; `after_step` saves when
+    due."""
+
+    def __init__(
+        self,
+        settings: RlSettings,
+        progress: Progress,
+        *,
+        context: Context,
+        trainer: Trainer,
+        advantage: Advantage,
+        learning_rate: LearningRate,
+        publisher: Publisher,
+        versions: VersionLog,
+        run: Callable[..., Any],
+        report: Callable[[int, dict[str, float]], None],
+        after_step: Callable[[], Any],
+    ) -> None:
+        self._settings = settings
+        self.progress = progress
+        self._context = context
+        self._trainer = trainer
+        self._advantage = advantage
+        self._learning_rate = learning_rate
+        self._publisher = publisher
+        self._versions = versions
+        self._run = run
+        self._report = report
+        self._after_step = after_step
+
+    async def run(self) -> None:
+        clock = self._context.clock
+        began_s = clock.time() - self.progress.wall_s
+        while self.progress.step < self._settings.max_steps:
+            self.progress.wall_s = clock.time() - began_s
+            left_s = float("inf")
+            if self._settings.max_wall_s is not None:
+                left_s = self._settings.max_wall_s - self.progress.wall_s
+            if left_s <= 0:
+                logger.info("max_wall_s reached at step %d", self.progress.step)
+                return
+            waited_from_s = clock.time()
+            batch = await self._next_batch(min(self._settings.wait_s, left_s))
+            if batch.groups:
+                await self._train(batch, wait_s=clock.time() - waited_from_s)
+
+    async def _next_batch(self, wait_s: float) -> Batch:
+        request = NextBatch(step=self.progress.step, wait_s=wait_s)
+        batch: Batch = await self._context.ask(DISPATCHER, request, timeout_s=wait_s + REPLY_GRACE_S)
+        return batch
+
+    async def _train(self, batch: Batch, *, wait_s: float) -> None:
+        clock = self._context.clock
+        intake = take_in(batch.groups, self._advantage)
+        steps_done = self.progress.step
+        figures = intake.figures()
+        figures["seconds/wait"] = wait_s
+        if intake.sequences:
+            lr = self._learning_rate.at(steps_done)
+            report = await self._run("train", self._trainer.step, intake.sequences, lr)
+            figures |= step_figures(report, {**batch.version_steps, **self._versions.steps}, steps_done)
+        else:
+            self.progress.num_skipped += 1
+            logger.warning("nothing to train in a batch of %d groups: %s", intake.num_groups, dict(intake.refused))
+        self.progress.step += 1
+        trained = BatchTrained(self.progress.step, acknowledged_ids(batch, intake))
+        await self._context.ask(DISPATCHER, trained, timeout_s=REPLY_GRACE_S)
+        publishing_from_s = clock.time()
+        await self._publish()
+        figures["seconds/publish"] = clock.time() - publishing_from_s
+        figures["skipped_batches"] = float(self.progress.num_skipped)
+        figures |= self._publisher.figures()
+        self._report(self.progress.step, figures)
+        await self._after_step()
+
+    async def _publish(self) -> None:
+        if self._settings.mode == "async":
+            await self._publisher.publish_if_due(self.progress.step)
+        else:  # the barrier: no session of the next batch starts before these weights serve
+            await self._publisher.wait_served(await self._publisher.publish(self.progress.step))
+
+
+def acknowledged_ids(batch: Batch, intake: Intake) -> tuple[str, ...]:
+    """The sessions that were trained on, or, where none was, all of the batch, so that the dispatcher does not wait."""
+    return intake.session_ids or tuple(t.spec.session_id for group in batch.groups for t in group.trajectories)
