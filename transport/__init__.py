@@ -1,6 +1,7 @@
 """How messages and weights travel. Knows nothing of reinforcement learning.
 
-The public face of the runtime; docs/runtime.md holds the delivery contract. Weights are in `headrace.transport.weights`.
+The public face of the runtime; docs/runtime.md holds the delivery contract. Weights are in
+`headrace.transport.weights`.
 """
 
 from headrace.transport.activity import Activity
@@ -32,6 +33,7 @@ from headrace.transport.network import Address, Network
 from headrace.transport.runtime import Runtime
 from headrace.transport.system import ActivityQuery, ActivitySnapshot, PeerDown, PeerUp
 from headrace.transport.virtual import Deadlock, VirtualTimeLoop, run_virtual
+from headrace.transport.zmq_network import ZmqNetwork
 
 __all__ = [
     "Activity",
@@ -67,6 +69,7 @@ __all__ = [
     "UnknownMessage",
     "VirtualTimeLoop",
     "WrongVersion",
+    "ZmqNetwork",
     "handles",
     "message",
     "run_virtual",

@@ -1,4 +1,5 @@
-"""Where an actor's time goes: busy, blocked on a role, or idle; the three add up to the wall time. A pure state machine.
+"""Where an actor's time goes: busy, blocked on a role, or idle; the three add up to the wall time. A pure state
+machine.
 
 Busy: a step of one of its coroutines runs, or a `working` block is open. Otherwise blocked on the role of its oldest
 outstanding ask; otherwise idle. `drive` wraps a coroutine so that each of its steps is timed. Never talks to anyone.

@@ -1,7 +1,7 @@
 """What an actor is: an object with async handlers chosen by message type, a start, a stop, and a context.
 
-Its constructor is the config schema (keyword-only, typed, cheap). It is called only by its runtime, one step at a time on
-one event loop; it never holds another actor, only names.
+Its constructor is the config schema (keyword-only, typed, cheap). It is called only by its runtime, one step at a
+time on one event loop; it never holds another actor, only names.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Actor:
         return self._context
 
     async def on_start(self, context: Context) -> None:
-        """Heavy work. The actor is announced, and its messages handled, once this returns; raising fails the process."""
+        """Heavy work. The actor is announced, and its messages handled, once this returns; raising fails the
+        process."""
 
     async def on_stop(self) -> None:
         """Called once when the runtime stops the actor; handlers and the context still work until it returns."""

@@ -1,4 +1,5 @@
-"""The asks and streams that this runtime waits for, by call id. Each ends exactly once: reply, error, deadline, loss, cancel.
+"""The asks and streams that this runtime waits for, by call id. Each ends exactly once: reply, error, deadline, loss,
+cancel.
 
 Called by the outbound side (opens and awaits), the links and local ports (resolve), the directory (a peer is lost).
 """

@@ -1,4 +1,5 @@
-"""What an actor (or code beside actors) can do: ask, tell, stream, groups, watches, background tasks, time accounting."""
+"""What an actor (or code beside actors) can do: ask, tell, stream, groups, watches, background tasks, time
+accounting."""
 
 from __future__ import annotations
 
@@ -38,13 +39,13 @@ class Context:
         self._groups: dict[str, Group] = {}
 
     def ask(self, to: str, message: object, *, timeout_s: float) -> Coroutine[Any, Any, Any]:
-        """One reply. Raises DeadlineExceeded, PeerLost, Refused, RemoteError or BadMessage; waits for a name that is not
-        there yet (UnknownActor at the deadline). Cancelling it cancels the peer's concurrent handler."""
+        """One reply. Raises DeadlineExceeded, PeerLost, Refused, RemoteError or BadMessage; waits for a name that is
+        not there yet (UnknownActor at the deadline). Cancelling it cancels the peer's concurrent handler."""
         return self._outbound.ask(self.activity, full_name(to), message, timeout_s)
 
     def tell(self, to: str, message: object, *, timeout_s: float = 60.0) -> Coroutine[Any, Any, None]:
-        """No reply. Waits for credit for at most `timeout_s` (DeadlineExceeded); raises PeerLost where the peer goes while
-        it waits and UnknownActor where it never came."""
+        """No reply. Waits for credit for at most `timeout_s` (DeadlineExceeded); raises PeerLost where the peer goes
+        while it waits and UnknownActor where it never came."""
         return self._outbound.tell(self.activity, full_name(to), message, timeout_s)
 
     def tell_soon(self, to: str, message: object) -> bool:
@@ -64,7 +65,8 @@ class Context:
         return group
 
     def watch(self, role: str) -> None:
-        """From now on `PeerUp` and `PeerDown` of that role reach this actor's handlers; first a PeerUp for each present."""
+        """From now on `PeerUp` and `PeerDown` of that role reach this actor's handlers; first a PeerUp for each
+        present."""
         self._watch(role)
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
@@ -73,7 +75,7 @@ class Context:
 
     async def run_blocking(self, function: Callable[..., T], *args: Any, label: str | None = None) -> T:
         """Run `function(*args)` in a thread; the time counts as busy. Cancelling does not stop the thread."""
-        with self.activity.working(label or getattr(function, "__name__", "blocking")):
+        with self.activity.working(label or str(getattr(function, "__name__", "blocking"))):
             return await asyncio.get_running_loop().run_in_executor(None, function, *args)
 
     @contextmanager

@@ -1,7 +1,8 @@
 """Names → where they serve. A pure state machine: changes go in, numbered changes for the subscribers come out.
 
-The hosting runtime applies `register`, `unregister`, `process_down`, `heartbeat`, `expire`; every other runtime applies the resulting
-changes to its own copy (`apply`), so that all agree on the order. A dead incarnation never comes back.
+The hosting runtime applies `register`, `unregister`, `process_down`, `heartbeat`, `expire`; every other runtime
+applies the resulting changes to its own copy (`apply`), so that all agree on the order. A dead incarnation never
+comes back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The directory as actors: the service in the hosting runtime, and the agent that keeps every other runtime's copy.
 
-The service applies what runtimes and the supervisor report and pushes each change to all; the agent applies changes in order
-and takes a fresh snapshot where it missed one.
+The service applies what runtimes and the supervisor report and pushes each change to all; the agent applies changes
+in order and takes a fresh snapshot where it missed one.
 """
 
 from __future__ import annotations
@@ -66,9 +66,11 @@ class DirectoryService(Actor):
         """The supervisor saw the process die: everybody knows at once. Idempotent."""
         self.commit(self._state.process_down(incarnation, reason))
 
-    def expire(self) -> None:
-        """Declare silent processes down; called by the hosting runtime about every second."""
-        self.commit(self._state.expire(self._now(), self._silence_s))
+    async def watch_silence(self, every_s: float) -> None:
+        """Declare processes down that have been silent too long, for ever."""
+        while True:
+            await self.context.clock.sleep(every_s)
+            self.commit(self._state.expire(self._now(), self._silence_s))
 
     @handles(Subscribe)
     async def subscribe(self, message: Subscribe) -> DirectorySnapshot:
@@ -88,9 +90,8 @@ class DirectoryService(Actor):
         return Registered(self._state.revision)
 
     @handles(Leave)
-    async def leave(self, message: Leave) -> Registered:
+    async def leave(self, message: Leave) -> None:
         self.process_down(message.incarnation, message.reason)
-        return Registered(self._state.revision)
 
     @handles(Heartbeat)
     async def heartbeat(self, message: Heartbeat) -> None:
@@ -99,7 +100,8 @@ class DirectoryService(Actor):
 
 
 class RuntimeAgent(Actor):
-    """Every runtime has one: it receives the directory's changes, and it is the name under which code outside of actors asks."""
+    """Every runtime has one: it receives the directory's changes, and it is the name under which code outside of
+    actors asks."""
 
     mailbox = MailboxBound(capacity=1 << 16)
 
@@ -108,6 +110,16 @@ class RuntimeAgent(Actor):
         self._address = address
         self._early: list[DirectoryChange] = []
         self._joined = False
+
+    async def beat(self, every_s: float) -> None:
+        """Tell the directory for ever that this event loop turns, and how late it was."""
+        clock = self.context.clock
+        lag_s = 0.0
+        while True:
+            self.context.tell_soon(DIRECTORY, Heartbeat(self.context.incarnation, lag_s))
+            began_s = clock.time()
+            await clock.sleep(every_s)
+            lag_s = max(0.0, clock.time() - began_s - every_s)
 
     async def join(self, timeout_s: float) -> None:
         """Subscribe and take the snapshot over."""

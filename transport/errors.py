@@ -1,9 +1,10 @@
-"""Every error that the runtime raises at its users. A wait on a peer ends in a reply or in one of these, never in silence.
+"""Every error that the runtime raises at its users. A wait on a peer ends in a reply or in one of these, never in
+silence.
 
     TransportError
     ├── DeadlineExceeded            the reply did not come in time (also a TimeoutError)
     │   └── UnknownActor            no actor of that name appeared in time; says which names are known
-    ├── PeerLost                    the peer died, left, or was replaced (the message `PeerDown` tells watchers the same)
+    ├── PeerLost                    the peer died, left, or was replaced (`PeerDown` tells watchers the same)
     ├── Refused                     the peer would not take it: its mailbox is full, or it is stopping
     ├── RemoteError                 the peer's handler raised; carries the remote traceback
     ├── BadMessage                  what was sent cannot be a message

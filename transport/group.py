@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 class Group:
     """Made by `context.group(role)`, one for each role of a context, so that its counts of asks in flight are whole.
-    Without a live member `ask` and `tell` wait for one. A lost member's asks raise PeerLost: nothing is retried here."""
+    Without a live member `ask` and `tell` wait for one. A lost member's asks raise PeerLost; nothing is retried."""
 
     def __init__(self, context: Context, role: str, policy: routing.Policy = "least_outstanding") -> None:
         self.role = role

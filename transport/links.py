@@ -1,23 +1,311 @@
-"""Placeholder until the network lands in the next commit."""
+"""All links of one runtime: envelopes out to other runtimes, envelopes in to actors and calls. Between the actors and
+the network.
+
+Whatever cannot be read is counted and dropped (`counters`); a message that cannot be understood fails its asker by
+name.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from headrace.transport.errors import TransportError
+from headrace.transport.calls import Call, Calls
+from headrace.transport.cell import ActorCell, Delivery
+from headrace.transport.codec import DEFAULT_MAX_MESSAGE_BYTES, decode
+from headrace.transport.errors import CorruptFrame, PeerLost, TransportError, from_wire
+from headrace.transport.frames import Batch, Kind, check, split
+from headrace.transport.link import MAX_WAITING_CALLS, Link, PeerCredit, RemotePort
+from headrace.transport.network import Address, Frame, Lane, Port
 from headrace.transport.system import ActorRecord
+
+logger = logging.getLogger(__name__)
+
+_MAX_DEAD = 10_000
+
+
+@dataclass(slots=True)
+class LinkCounters:
+    """What was dropped, by reason."""
+
+    batches: int = 0
+    malformed: int = 0
+    other_incarnation: int = 0
+    dead_sender: int = 0
+    repeated: int = 0
+    lost_batches: int = 0
+    late_replies: int = 0
+    undelivered: int = 0
 
 
 class Links:
-    def credit(self, record: ActorRecord) -> Any:
-        raise TransportError(f"{record.name} is in another process and this build has no network")
+    def __init__(
+        self, *, calls: Calls, cells: dict[str, ActorCell], max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    ) -> None:
+        self.counters = LinkCounters()
+        self._calls = calls
+        self._cells = cells
+        self._limit = max_message_bytes
+        self._loop = asyncio.get_running_loop()
+        self._links: dict[str, Link] = {}
+        self._dead: dict[str, None] = {}
+        self._dirty: list[Link] = []
+        self._port: Port | None = None
+        self._handlers: dict[int, Callable[[Link, list[Any], Sequence[Frame]], None]] = {
+            Kind.HELLO: self._on_hello,
+            Kind.ASK: self._on_ask,
+            Kind.TELL: self._on_tell,
+            Kind.REPLY: self._on_reply,
+            Kind.ERROR: self._on_error,
+            Kind.ITEM: self._on_item,
+            Kind.END: self._on_end,
+            Kind.CANCEL: self._on_cancel,
+            Kind.GRANT: lambda link, e, frames: link.granted(e[1], e[2], e[3], e[4]),
+            Kind.ITEMS: self._on_items,
+            Kind.GAP: self._on_gap,
+        }
 
-    def ask(self, *args: Any) -> None: ...
+    def attach(self, port: Port) -> None:
+        self._port = port
 
-    def tell(self, record: ActorRecord, message: object, *, system: bool = False) -> None: ...
+    async def close(self, flush_s: float) -> None:
+        self._flush()
+        port, self._port = self._port, None
+        if port is not None:
+            await port.close(flush_s)
 
-    def forget(self, incarnation: str) -> None: ...
+    # --- out --------------------------------------------------------------------------------------------------------
 
-    def forget_actor(self, name: str, incarnation: str) -> None: ...
+    def credit(self, record: ActorRecord) -> PeerCredit:
+        return self._to(record).credit(record)
 
-    async def close(self, flush_s: float) -> None: ...
+    def ask(self, record: ActorRecord, call: Call, message: object) -> None:
+        """Send an ask (or open a stream). Raises BadMessage's children before anything was sent."""
+        link = self._to(record)
+        stream = call.stream
+        link.post_payload(
+            message, Kind.ASK, call.id, record.name, stream is not None, limit=self._limit, credit=link.credit(record)
+        )
+        call.abandon = lambda: link.post(Kind.CANCEL, call.id)
+        if stream is not None:
+            stream.grant = lambda num: link.post(Kind.ITEMS, call.id, num)
+
+    def tell(self, record: ActorRecord, message: object, *, system: bool = False) -> None:
+        """`system` messages of the runtime need no credit."""
+        link = self._to(record)
+        credit = None if system else link.credit(record)
+        link.post_payload(message, Kind.TELL, record.name, not system, limit=self._limit, credit=credit)
+
+    def forget(self, incarnation: str) -> None:
+        """That process is dead: nothing goes to it, nothing of it is heard any more."""
+        self._dead[incarnation] = None
+        while len(self._dead) > _MAX_DEAD:
+            self._dead.pop(next(iter(self._dead)))
+        link = self._links.pop(incarnation, None)
+        if link is not None:
+            address = link.address
+            link.close()
+            if address is not None and self._port is not None:
+                self._port.forget(address)
+
+    def forget_actor(self, name: str, incarnation: str) -> None:
+        link = self._links.get(incarnation)
+        if link is not None:
+            link.forget_actor(name)
+
+    def _to(self, record: ActorRecord) -> Link:
+        link = self._links.get(record.incarnation)
+        if link is None or link.address is None:
+            if record.incarnation in self._dead:
+                raise PeerLost.of(record.name, record.incarnation, "its process is dead")
+            link = self._link(record.incarnation)
+            link.address = Address.parse(record.address)
+        return link
+
+    def _link(self, peer: str) -> Link:
+        link = self._links.get(peer)
+        if link is None:
+            if self._port is None:
+                raise TransportError("this runtime's network is closed")
+            link = self._links[peer] = Link(self._port.address, peer, None, self._port, self._mark_dirty)
+        return link
+
+    def _mark_dirty(self, link: Link) -> None:
+        if not self._dirty:
+            self._loop.call_soon(self._flush)
+        self._dirty.append(link)
+
+    def _flush(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        for link in dirty:
+            link.flush()
+
+    # --- in ---------------------------------------------------------------------------------------------------------
+
+    def receive(self, lane: Lane, frames: Sequence[Frame]) -> None:
+        """One network message. Never raises: hostile bytes are counted."""
+        if self._port is None:
+            return
+        self.counters.batches += 1
+        try:
+            batch = split(frames[0])
+            if batch.target != self._port.address.incarnation:
+                self.counters.other_incarnation += 1
+                return
+            if batch.source in self._dead:
+                self.counters.dead_sender += 1
+                return
+            link = self._links.get(batch.source) or self._greet(batch)
+            if not self._in_order(link, lane, batch):
+                return
+        except TransportError as error:
+            self._malformed(error)
+            return
+        for envelope in batch.envelopes:
+            try:
+                kind, values = check(envelope)
+                self._handlers[kind](link, values, frames[1:])
+            except TransportError as error:
+                self._malformed(error)
+
+    def _greet(self, batch: Batch) -> Link:
+        """The first batch of a peer must say where replies go."""
+        if not batch.envelopes or check(batch.envelopes[0])[0] != Kind.HELLO:
+            raise CorruptFrame(f"the first batch of {batch.source!r:.40} has no HELLO")
+        if Address.parse(batch.envelopes[0][1]).incarnation != batch.source:
+            raise CorruptFrame("a HELLO must name its own incarnation")
+        return self._link(batch.source)
+
+    def _in_order(self, link: Link, lane: Lane, batch: Batch) -> bool:
+        expected = link.expected[lane]
+        if batch.sequence < expected:
+            self.counters.repeated += 1
+            return False
+        if batch.epoch > link.peer_epoch:
+            link.peer_began_epoch(batch.epoch)
+        link.expected[lane] = batch.sequence + 1
+        if batch.sequence > expected:
+            lost = batch.sequence - expected
+            self.counters.lost_batches += lost
+            logger.warning("%d batches of %s were lost when its connection broke", lost, link.peer)
+            self._calls.lose(link.peer, f"its connection broke and {lost} batches of it were lost")
+            if link.address is not None:
+                link.post(Kind.GAP, int(lane))
+        return True
+
+    def _malformed(self, error: TransportError) -> None:
+        self.counters.malformed += 1
+        if self.counters.malformed <= 10 or self.counters.malformed % 10_000 == 0:
+            logger.warning("dropped what came (%d so far): %s", self.counters.malformed, error)
+
+    def _on_hello(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
+        address = Address.parse(values[1])
+        if address.incarnation != link.peer:
+            raise CorruptFrame("a HELLO must name its own incarnation")
+        if link.address is None:
+            link.address = address
+
+    def _on_ask(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
+        _, call_id, name, _is_stream, nbytes, payload = values
+        if call_id in link.serving or len(link.serving) >= MAX_WAITING_CALLS:
+            raise CorruptFrame(f"call {call_id} of {link.peer} is open already")
+        port = RemotePort(link, call_id, self._limit)
+        link.serving[call_id] = (None, port.window)
+        delivery = self._delivery(link, name, nbytes, payload, frames, port)
+        if delivery is None:
+            return
+        cell, item = delivery
+        link.serving[call_id] = (item, port.window)
+        cell.deliver(item)
+
+    def _on_tell(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
+        _, name, credited, nbytes, payload = values
+        delivery = self._delivery(link, name, nbytes, payload, frames, None, credited=credited)
+        if delivery is not None:
+            delivery[0].deliver(delivery[1], system=not credited and name.startswith("runtime/"))
+
+    def _delivery(
+        self,
+        link: Link,
+        name: str,
+        nbytes: int,
+        payload: object,
+        frames: Sequence[Frame],
+        port: RemotePort | None,
+        *,
+        credited: bool = True,
+    ) -> tuple[ActorCell, Delivery] | None:
+        cell = self._cells.get(name)
+        try:
+            if cell is None:
+                raise PeerLost.of(name, link._own.incarnation, "no such actor in its process (any more)")
+            message = decode(payload, frames)
+        except TransportError as error:
+            if port is None:
+                self.counters.undelivered += 1
+                logger.warning("a message from %s to %s was dropped: %s", link.peer, name, error)
+            else:
+                port.fail(error)
+            if cell is not None and credited:
+                bound = cell.mailbox.bound
+                link.consumed(name, bound.capacity, bound.window_bytes, nbytes, link.peer_epoch)
+            return None
+        release = None
+        if credited:
+            bound, epoch = cell.mailbox.bound, link.peer_epoch
+
+            def release() -> None:
+                link.consumed(name, bound.capacity, bound.window_bytes, nbytes, epoch)
+
+        return cell, Delivery(message, port, release)
+
+    def _on_reply(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
+        call_id = values[1]
+        if not self._expects(link, call_id):
+            return
+        try:
+            self._calls.resolve(call_id, decode(values[3], frames))
+        except TransportError as error:
+            self._calls.fail(call_id, error)
+
+    def _on_error(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
+        if self._expects(link, values[1]):
+            self._calls.fail(values[1], from_wire(values[2]))
+
+    def _on_item(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
+        if not self._expects(link, values[1]):
+            return
+        try:
+            self._calls.item(values[1], decode(values[3], frames))
+        except TransportError as error:
+            link.post(Kind.CANCEL, values[1])
+            self._calls.fail(values[1], error)
+
+    def _on_end(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
+        if self._expects(link, values[1]):
+            self._calls.end(values[1])
+
+    def _expects(self, link: Link, call_id: int) -> bool:
+        """Only the process that was asked may answer."""
+        if self._calls.sender_of(call_id) == link.peer:
+            return True
+        self.counters.late_replies += 1
+        return False
+
+    def _on_cancel(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
+        served = link.serving.pop(values[1], None)
+        if served is not None and served[0] is not None:
+            served[0].cancel()
+
+    def _on_items(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
+        served = link.serving.get(values[1])
+        if served is not None and 0 < values[2] <= 1 << 16:
+            served[1].grant(values[2])
+
+    def _on_gap(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
+        """What we had sent may be lost: whoever waits learns it now, and every window is full again."""
+        link.new_epoch()
+        self._calls.lose(link.peer, "its connection broke and messages to it were lost")

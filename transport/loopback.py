@@ -1,6 +1,7 @@
 """A network in memory: many runtimes on one event loop, for tests and in-process runs. Frames travel as they are.
 
-Order for each pair and lane is kept; a closed port is an address that is gone. Share one `LoopbackNetwork` among the runtimes.
+Order for each pair and lane is kept; a closed port is an address that is gone. Share one `LoopbackNetwork` among the
+runtimes.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ OVERFLOWS: tuple[Overflow, ...] = ("block", "drop_oldest", "refuse")
 
 @dataclass(frozen=True, slots=True)
 class MailboxBound:
-    """`capacity`: messages waiting or worked on. `window_bytes`: bytes that one sending process may have outstanding."""
+    """`capacity`: messages waiting or worked on. `window_bytes`: bytes that one sending process may have
+    outstanding."""
 
     capacity: int = 1024
     overflow: Overflow = "block"

@@ -5,8 +5,8 @@
     class Hello:
         name: str
 
-The name and version travel, never the class's path. Fields are compiled on first use (schema.py), so annotations may be strings and
-may name classes defined later.
+The name and version travel, never the class's path. Fields are compiled on first use (schema.py), so annotations may
+be strings and may name classes defined later.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def message(name: str, version: int = 1) -> Callable[[type[T]], type[T]]:
     def register(cls: type[T]) -> type[T]:
         if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
             raise TypeError(
-                f"message {name!r}: {cls.__qualname__} must be a frozen dataclass; put @dataclass(frozen=True, slots=True) "
-                f"below @message"
+                f"message {name!r}: {cls.__qualname__} must be a frozen dataclass; put "
+                f"@dataclass(frozen=True, slots=True) below @message"
             )
         taken = _BY_NAME.get(name)
         if taken is not None and (taken.cls.__module__, taken.cls.__qualname__) != (cls.__module__, cls.__qualname__):
             raise TypeError(
-                f"message name {name!r} is taken by {taken.cls.__module__}.{taken.cls.__qualname__}; choose another for "
-                f"{cls.__module__}.{cls.__qualname__}"
+                f"message name {name!r} is taken by {taken.cls.__module__}.{taken.cls.__qualname__}; choose another "
+                f"for {cls.__module__}.{cls.__qualname__}"
             )
         if version < 1:
             raise TypeError(f"message {name!r}: version must be >= 1, got {version}")
@@ -73,7 +73,7 @@ def type_named(name: str, version: int) -> MessageType:
         raise UnknownMessage(f"no message {name!r} is registered in this process; import the module that defines it")
     if registered.version != version:
         raise WrongVersion(
-            f"message {name!r} came with schema version {version}, this process has version {registered.version}; run one "
-            f"release on all nodes"
+            f"message {name!r} came with schema version {version}, this process has version {registered.version}; run "
+            f"one release on all nodes"
         )
     return registered

@@ -1,4 +1,5 @@
-"""A runtime's copy of the directory, with what waits on it: lookups with a deadline, and listeners told of each change."""
+"""A runtime's copy of the directory, with what waits on it: lookups with a deadline, and listeners told of each
+change."""
 
 from __future__ import annotations
 

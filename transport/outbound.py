@@ -67,7 +67,7 @@ class Outbound:
                     if not credit.available:
                         await self._or_end(call.future, credit.wait())
                     if not call.future.done():
-                        self._links.ask(record, call, message, when_s, timeout_s)
+                        self._links.ask(record, call, message)
                 return await call.future
             finally:
                 self._calls.close(call)
@@ -106,7 +106,7 @@ class Outbound:
                 await self._ask_here(call, message)
             else:
                 await self._wait_for_room(name, timeout_s)
-                self._links.ask(record, call, message, self._clock.time() + timeout_s, timeout_s)
+                self._links.ask(record, call, message)
             while True:
                 if not buffer.items:
                     if isinstance(buffer.end, TransportError):

@@ -1,4 +1,5 @@
-"""One process's runtime: it hosts actors, delivers between them, and joins the processes through a network and a directory.
+"""One process's runtime: it hosts actors, delivers between them, and joins the processes through a network and a
+directory.
 
 runtime = Runtime(network)                       # this one hosts the directory
 other = Runtime(network, directory=runtime.address)
@@ -19,29 +20,32 @@ from headrace.transport.actor import Actor
 from headrace.transport.calls import Calls
 from headrace.transport.cell import ActorCell, Delivery
 from headrace.transport.clock import Clock, LoopClock, MonotonicClock
+from headrace.transport.codec import DEFAULT_MAX_MESSAGE_BYTES, round_trip
 from headrace.transport.context import Context
 from headrace.transport.deadlines import Deadlines
 from headrace.transport.directory import DirectoryState, full_name, role_of
-from headrace.transport.directory_service import DIRECTORY, DirectoryService, RuntimeAgent, agent_name
+from headrace.transport.directory_service import DIRECTORY, DirectoryService, RuntimeAgent, agent_name, system_record
 from headrace.transport.errors import ActorFailed, RuntimeStopped, TransportError
 from headrace.transport.links import Links
 from headrace.transport.loopback import LoopbackNetwork
 from headrace.transport.names import Names
 from headrace.transport.network import Address, Network
 from headrace.transport.outbound import Outbound
-from headrace.transport.system import ActorRecord, DirectoryChange, PeerDown, PeerUp
+from headrace.transport.system import ActorRecord, DirectoryChange, Leave, PeerDown, PeerUp, Register, Unregister
 from headrace.transport.virtual import VirtualTimeLoop
 
 logger = logging.getLogger(__name__)
 
 JOIN_TIMEOUT_S = 60.0
+LEAVE_TIMEOUT_S = 2.0
+FLUSH_S = 1.0
 
 
 class Runtime:
-    """`directory`: the address (text) of the runtime that hosts it; None hosts it here. `incarnation`: a fresh random name of
-    this process, made here unless the launcher gives one (to report the death of what it started). `encode_local`
-    passes messages between actors of this runtime through the codec too. `silence_s`: without a heartbeat for
-    that long the directory declares a process dead."""
+    """`directory`: the address (text) of the runtime that hosts it; None hosts it here. `incarnation`: a fresh random
+    name of this process, made here unless the launcher gives one (to report the death of what it started).
+    `encode_local` passes messages between actors of this runtime through the codec too. `silence_s`: without a
+    heartbeat for that long the directory declares a process dead."""
 
     def __init__(
         self,
@@ -52,6 +56,7 @@ class Runtime:
         incarnation: str | None = None,
         encode_local: bool = False,
         silence_s: float = 30.0,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         self.incarnation = incarnation or secrets.token_hex(8)
         self._network: Network = network or LoopbackNetwork()
@@ -59,6 +64,8 @@ class Runtime:
         self._directory_address = None if directory is None else str(directory)
         self._encode_local = encode_local
         self._silence_s = silence_s
+        self._max_message_bytes = max_message_bytes
+        self._service: DirectoryService | None = None
         self._cells: dict[str, ActorCell] = {}
         self._contexts: dict[str, Context] = {}
         self._watchers: dict[str, list[ActorCell]] = {}
@@ -68,7 +75,8 @@ class Runtime:
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the network, join (or open) the directory. Raises DeadlineExceeded where the directory does not answer."""
+        """Open the network, join (or open) the directory. Raises DeadlineExceeded where the directory does not
+        answer."""
         if self._started:
             raise RuntimeError("this Runtime was started before; make a new one")
         self._started = True
@@ -80,20 +88,37 @@ class Runtime:
         self._deadlines = Deadlines(loop, self.clock)
         self._names = Names(DirectoryState(), self.clock, self._deadlines)
         self._calls = Calls(loop, self._deadlines)
-        self._links = Links()
+        self._links = Links(calls=self._calls, cells=self._cells, max_message_bytes=self._max_message_bytes)
         self._outbound = Outbound(
-            incarnation=self.incarnation, clock=self.clock, deadlines=self._deadlines, names=self._names, calls=self._calls,
-            links=self._links, cells=self._cells, copy=None,
-        )  # fmt: skip
+            incarnation=self.incarnation,
+            clock=self.clock,
+            deadlines=self._deadlines,
+            names=self._names,
+            calls=self._calls,
+            links=self._links,
+            cells=self._cells,
+            copy=round_trip if self._encode_local else None,
+        )
         self._names.listen(self._on_change)
-        self.address = Address(self.incarnation, "none", "none")
+        port = await self._network.open(self.incarnation, self._links.receive)
+        self._links.attach(port)
+        self.address = port.address
         self._agent = RuntimeAgent(names=self._names, address=str(self.address))
-        self._host(self._agent, agent_name(self.incarnation))
-        if self._directory_address is None:
-            self._service: DirectoryService | None = DirectoryService(
-                names=self._names, push=lambda record, change: None, now=self.clock.time, silence_s=self._silence_s
-            )
-            self._host(self._service, DIRECTORY)
+        agent = self._host(self._agent, agent_name(self.incarnation))
+        heartbeat_s = self._network.heartbeat_s
+        if self._directory_address is not None:
+            directory = Address.parse(self._directory_address)
+            self._names.state.pin(system_record(DIRECTORY, directory.incarnation, self._directory_address))
+            await self._agent.join(JOIN_TIMEOUT_S)
+            if heartbeat_s is not None:
+                agent.spawn(self._agent.beat(heartbeat_s), "heartbeat")
+            return
+        self._service = DirectoryService(
+            names=self._names, push=self._push, now=self.clock.time, silence_s=self._silence_s
+        )
+        service = self._host(self._service, DIRECTORY)
+        if heartbeat_s is not None:
+            service.spawn(self._service.watch_silence(heartbeat_s), "silence")
 
     @property
     def context(self) -> Context:
@@ -108,8 +133,8 @@ class Runtime:
         return self._service
 
     async def add(self, actor: Actor, name: str) -> Context:
-        """Host `actor` as `name` ("role/index"): on_start, then it is announced and handles messages. Raises ActorFailed
-        with the traceback where on_start raises."""
+        """Host `actor` as `name` ("role/index"): on_start, then it is announced and handles messages. Raises
+        ActorFailed with the traceback where on_start raises."""
         name = full_name(name)
         if name in self._cells:
             raise ValueError(f"this runtime already hosts {name!r}; give each actor its own index")
@@ -132,11 +157,15 @@ class Runtime:
         if not self._started or self._stopped:
             return
         self._stopped = True
-        for name in reversed([name for name in self._cells if name in self._contexts]):
-            await self._stop_actor(self._cells[name], reason, grace_s)
+        for cell in reversed([cell for cell in self._cells.values() if not self._is_own(cell)]):
+            await self._stop_actor(cell, reason, grace_s)
+        if self._service is None:
+            self.context.tell_soon(DIRECTORY, Leave(self.incarnation, reason))
         self._outbound.stopped = lambda: RuntimeStopped("this runtime has stopped")
         self._calls.fail_all(lambda: RuntimeStopped("this runtime has stopped"))
-        await self._links.close(1.0)
+        for cell in list(self._cells.values()):
+            await cell.close(reason)
+        await self._links.close(FLUSH_S)
         for task in list(self._closing):
             task.cancel()
         self._deadlines.close()
@@ -151,16 +180,34 @@ class Runtime:
         self._contexts[name] = context
         return cell, context
 
-    def _host(self, actor: Actor, name: str) -> None:
+    def _host(self, actor: Actor, name: str) -> Context:
         """One of the runtime's own actors: known to this process only."""
-        cell, _ = self._prepare(actor, name)
-        record = ActorRecord(name, self.incarnation, str(self.address), {}, 1 << 16, 1 << 30)
-        self._names.state.pin(record)
+        cell, context = self._prepare(actor, name)
+        self._names.state.pin(system_record(name, self.incarnation, str(self.address)))
         cell.start()
+        return context
 
     async def _register(self, record: ActorRecord) -> None:
         if self._service is not None:
             self._service.commit(self._names.state.register(record))
+            return
+        await self.context.ask(DIRECTORY, Register(record), timeout_s=JOIN_TIMEOUT_S)
+        await self._names.find(record.name, JOIN_TIMEOUT_S)
+
+    async def _unregister(self, name: str, reason: str) -> None:
+        if self._service is not None:
+            self._service.commit(self._names.state.unregister(name, self.incarnation, reason))
+            return
+        try:
+            await self.context.ask(DIRECTORY, Unregister(name, self.incarnation, reason), timeout_s=LEAVE_TIMEOUT_S)
+        except TransportError as error:
+            logger.warning("%s could not be taken out of the directory: %s", name, error)
+
+    def _push(self, record: ActorRecord, change: DirectoryChange) -> None:
+        try:
+            self._links.tell(record, change, system=True)
+        except TransportError as error:
+            logger.warning("the directory's change %d did not reach %s: %s", change.revision, record.name, error)
 
     async def _stop_actor(self, cell: ActorCell, reason: str, grace_s: float) -> None:
         stopping = asyncio.ensure_future(cell.timed(cell.actor.on_stop(), f"{cell.name}:on_stop"))
@@ -173,14 +220,17 @@ class Runtime:
         await self._remove(cell, reason)
 
     async def _remove(self, cell: ActorCell, reason: str) -> None:
-        if self._service is not None and cell.actor is not self._service:
-            self._service.commit(self._names.state.unregister(cell.name, self.incarnation, reason))
+        if not self._is_own(cell):
+            await self._unregister(cell.name, reason)
         for watchers in self._watchers.values():
             if cell in watchers:
                 watchers.remove(cell)
         await cell.close(reason)
         self._cells.pop(cell.name, None)
         self._contexts.pop(cell.name, None)
+
+    def _is_own(self, cell: ActorCell) -> bool:
+        return cell.actor is self._service or cell.actor is self._agent
 
     # --- failing ----------------------------------------------------------------------------------------------------
 
@@ -192,13 +242,16 @@ class Runtime:
     def _fail(self, cell: ActorCell, error: BaseException) -> None:
         failure = self.failure(cell, error)
         logger.error("%s", failure)
-        if not self.failed.done():
-            self.failed.set_exception(failure)
-            self.failed.exception()  # whether anybody awaits it is the process's affair, not a warning
+        self._fail_process(failure)
         reason = f"failed: {type(error).__name__}: {error}"
         task = asyncio.get_running_loop().create_task(self._remove(cell, reason[:500]), name=f"{cell.name}:remove")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+    def _fail_process(self, failure: TransportError) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(failure)
+            self.failed.exception()  # whether anybody awaits it is the process's affair, not a warning
 
     # --- the directory's news ---------------------------------------------------------------------------------------
 
@@ -214,6 +267,8 @@ class Runtime:
         if change.dead_incarnation:
             self._calls.lose(change.dead_incarnation, change.reason)
             self._links.forget(change.dead_incarnation)
+            if change.dead_incarnation == self.incarnation and not self._stopped:
+                self._fail_process(RuntimeStopped(f"the directory declared this process dead: {change.reason}"))
 
     def _watch(self, cell: ActorCell, role: str) -> None:
         watchers = self._watchers.setdefault(role, [])

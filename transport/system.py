@@ -37,8 +37,8 @@ class ActivityQuery:
 @dataclass(frozen=True, slots=True)
 class ActivitySnapshot:
     """Seconds since the actor was added: busy_s + Σ blocked_s (by the peer's role) + idle_s = wall_s.
-    `working_s` splits part of busy_s by label. `mailbox`: received, handled, dropped, refused, cancelled, peak, waiting,
-    running. `waiting_on`: the role of the oldest outstanding ask, "" if none."""
+    `working_s` splits part of busy_s by label. `mailbox`: received, handled, dropped, refused, cancelled, peak,
+    waiting, running. `waiting_on`: the role of the oldest outstanding ask, "" if none."""
 
     name: str
     wall_s: float
@@ -102,7 +102,7 @@ class Unregister:
 @message("headrace.directory.leave")
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """runtime → directory (ask → Registered): this process stops in good order."""
+    """runtime → directory (tell): this process stops in good order."""
 
     incarnation: str
     reason: str

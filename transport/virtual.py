@@ -19,7 +19,7 @@ class Deadlock(RuntimeError):
     """Every task waits and no timer is set: nothing can ever happen again."""
 
 
-class _TimeJumpingSelector(selectors.DefaultSelector):  # type: ignore[valid-type,misc]
+class _TimeJumpingSelector(selectors.DefaultSelector):
     """Never sleeps: where the loop would wait `timeout` seconds, its virtual time advances by that much."""
 
     def __init__(self) -> None:
@@ -53,7 +53,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumper.now
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
         """Runs `func` at once, on this thread."""
         future: asyncio.Future[Any] = self.create_future()
         try:

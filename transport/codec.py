@@ -1,0 +1,96 @@
+"""Messages to bytes and back: msgpack for the fields, a raw frame for each large array. Never pickles, never evaluates.
+
+Called by the links (across processes) and by a runtime with encode_local. Raises BadMessage's children only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+from headrace.transport.errors import CorruptFrame, InvalidField, Oversize
+from headrace.transport.message import type_named, type_of
+from headrace.transport.network import Frame
+from headrace.transport.schema import codec_of
+
+DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024**3
+MAX_HEADER_BYTES = 2**31
+"""The msgpack part of one message; arrays of 32 KiB and more do not count."""
+
+_EMPTY: list[Frame] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """`payload` is [name, version, fields] as msgpack values; None stands for the reply None."""
+
+    payload: list[Any] | None
+    frames: list[Frame]
+
+
+def encode(message: object) -> Encoded:
+    """Raises UnknownMessage for an unregistered class, InvalidField for a field that is not what it says."""
+    if message is None:
+        return Encoded(None, _EMPTY)
+    registered = type_of(type(message))
+    frames: list[Frame] = []
+    try:
+        return Encoded([registered.name, registered.version, codec_of(registered.cls).encode(message, frames)], frames)
+    except RecursionError:
+        raise InvalidField(f"message {registered.name!r} is nested too deeply (or contains itself)") from None
+
+
+def decode(payload: object, frames: Sequence[Frame]) -> Any:
+    """Raises UnknownMessage, WrongVersion, InvalidField."""
+    if payload is None:
+        return None
+    if type(payload) is not list or len(payload) != 3 or type(payload[0]) is not str or type(payload[1]) is not int:
+        raise InvalidField("a message travels as [name, version, fields]")
+    registered = type_named(payload[0], payload[1])
+    try:
+        return codec_of(registered.cls).decode(payload[2], frames)
+    except RecursionError:
+        raise InvalidField(f"message {registered.name!r} is nested too deeply") from None
+
+
+_pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+
+
+def pack(values: Any) -> bytes:
+    """msgpack bytes. Raises InvalidField where a value does not fit (an int over 64 bits, a lone surrogate)."""
+    try:
+        packed: bytes = _pack(values)
+    except (OverflowError, ValueError, TypeError, UnicodeEncodeError) as error:
+        # The Packer keeps what it had written before the error.
+        _reset_packer()
+        raise InvalidField(f"a value does not fit msgpack: {error}") from error
+    if len(packed) > MAX_HEADER_BYTES:
+        raise Oversize(
+            f"the fields of a message take {len(packed)} bytes, at most {MAX_HEADER_BYTES}; use arrays for bulk"
+        )
+    return packed
+
+
+def _reset_packer() -> None:
+    global _pack
+    _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+
+
+def unpack(frame: Frame) -> Any:
+    """Raises CorruptFrame for bytes that are not one msgpack value of plain types."""
+    try:
+        return msgpack.unpackb(frame, raw=False, strict_map_key=False, use_list=True, ext_hook=_no_extensions)
+    except Exception as error:  # msgpack raises ValueError and a family of its own on hostile bytes
+        raise CorruptFrame(f"not a frame of this protocol: {type(error).__name__}: {error}") from error
+
+
+def _no_extensions(code: int, data: bytes) -> Any:
+    raise ValueError(f"msgpack extension type {code}")
+
+
+def round_trip(message: Any) -> Any:
+    """What a receiver in another process would see."""
+    encoded = encode(message)
+    return decode(unpack(pack(encoded.payload)), [bytes(frame) for frame in encoded.frames])

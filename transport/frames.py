@@ -1,0 +1,101 @@
+"""The wire format between two runtimes: a batch frame with a header and envelopes. docs/runtime.md describes it for
+other languages.
+
+    [MAGIC, sender incarnation, receiver incarnation, epoch, sequence, envelope, envelope, …]      one msgpack array
+    array frames of the one envelope that has any (bulk lane only)
+
+Pure functions. Nothing here trusts what came: whatever has another form raises CorruptFrame.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from headrace.transport.codec import pack, unpack
+from headrace.transport.errors import CorruptFrame
+from headrace.transport.network import Frame
+
+MAGIC = "headrace/1"
+_HEADER_FIELDS = 5
+
+
+class Kind(IntEnum):
+    """The first element of an envelope; what follows it stands behind."""
+
+    HELLO = 0  # address                                 the first of a link: where replies go
+    ASK = 1  # call id, actor, is a stream, bytes, payload
+    TELL = 2  # actor, is credited, bytes, payload
+    REPLY = 3  # call id, bytes, payload
+    ERROR = 4  # call id, [class, text, details …]
+    ITEM = 5  # call id, bytes, payload                  one of a stream's replies
+    END = 6  # call id                                   the stream's end
+    CANCEL = 7  # call id                                nobody waits for it any more
+    GRANT = 8  # actor, epoch, messages, bytes           consumed so far, in all
+    ITEMS = 9  # call id, number                         room for so many more items
+    GAP = 10  # lane                                     messages of yours were lost; start a new epoch
+
+
+FORMS: dict[int, tuple[type, ...]] = {
+    Kind.HELLO: (str,),
+    Kind.ASK: (int, str, bool, int, object),
+    Kind.TELL: (str, bool, int, object),
+    Kind.REPLY: (int, int, object),
+    Kind.ERROR: (int, list),
+    Kind.ITEM: (int, int, object),
+    Kind.END: (int,),
+    Kind.CANCEL: (int,),
+    Kind.GRANT: (str, int, int, int),
+    Kind.ITEMS: (int, int),
+    Kind.GAP: (int,),
+}
+
+
+def envelope(values: list[Any], nbytes: int, payload: bytes) -> bytes:
+    """[kind, …, bytes, payload] from a payload that is packed already: its size is part of the envelope."""
+    head = pack([*values, nbytes])
+    return b"".join((bytes((head[0] + 1,)), head[1:], payload))
+
+
+class Batch(NamedTuple):
+    source: str
+    target: str
+    epoch: int
+    sequence: int
+    envelopes: list[list[Any]]
+
+
+def header(source: str, target: str, epoch: int) -> bytes:
+    """The part of a batch that stays the same for a link and epoch."""
+    return pack(MAGIC) + pack(source) + pack(target) + pack(epoch)
+
+
+def join(prefix: bytes, sequence: int, envelopes: list[bytes]) -> bytes:
+    """One batch frame from packed envelopes."""
+    num = _HEADER_FIELDS + len(envelopes)
+    length = bytes((0x90 | num,)) if num < 16 else b"\xdc" + num.to_bytes(2, "big")
+    return b"".join((length, prefix, pack(sequence), *envelopes))
+
+
+def split(frame: Frame) -> Batch:
+    """Raises CorruptFrame. Envelopes are checked one by one by `check`."""
+    values = unpack(frame)
+    if type(values) is not list or len(values) < _HEADER_FIELDS or values[0] != MAGIC:
+        raise CorruptFrame("not a batch of this protocol")
+    _, source, target, epoch, sequence = values[:_HEADER_FIELDS]
+    if type(source) is not str or type(target) is not str or type(epoch) is not int or type(sequence) is not int:
+        raise CorruptFrame("a batch's header is [magic, text, text, int, int]")
+    return Batch(source, target, epoch, sequence, values[_HEADER_FIELDS:])
+
+
+def check(envelope: object) -> tuple[int, list[Any]]:
+    """The kind and the whole envelope. Raises CorruptFrame where it has not the form of its kind."""
+    if type(envelope) is not list or not envelope or type(envelope[0]) is not int:
+        raise CorruptFrame("an envelope is a list that begins with its kind")
+    form = FORMS.get(envelope[0])
+    if form is None or len(envelope) != len(form) + 1:
+        raise CorruptFrame(f"no envelope of kind {envelope[0]} has {len(envelope) - 1} values")
+    for index, kind in enumerate(form, 1):
+        if kind is not object and type(envelope[index]) is not kind:
+            raise CorruptFrame(f"value {index} of an envelope of kind {envelope[0]} must be {kind.__name__}")
+    return envelope[0], envelope

@@ -1,0 +1,226 @@
+"""What one runtime keeps about one other runtime: its address, credits both ways, what it serves for it, and what is
+ready to leave.
+
+A link sends its first message of a loop tick at once and what follows in the same tick together, as one network
+message. Called by `Links`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from headrace.transport.cell import Delivery
+from headrace.transport.codec import encode, pack
+from headrace.transport.credit import ReceiveWindow, SendWindow
+from headrace.transport.errors import Oversize, TransportError, to_wire
+from headrace.transport.frames import Kind, envelope, header, join
+from headrace.transport.network import Address, Frame, Lane, Port
+from headrace.transport.ports import Window
+
+if TYPE_CHECKING:
+    from headrace.transport.system import ActorRecord
+
+CONTROL_MAX_BYTES = 64 * 1024
+"""Larger messages, and those with array frames, take the bulk lane."""
+_BATCH_MAX_BYTES = 64 * 1024
+_BATCH_MAX_ENVELOPES = 256
+MAX_WAITING_CALLS = 1 << 20
+
+
+class PeerCredit(SendWindow):
+    """A send window that can be awaited, first come first served."""
+
+    __slots__ = ("_waiters",)
+
+    def __init__(self, window: int, window_bytes: int) -> None:
+        super().__init__(window, window_bytes)
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    async def wait(self) -> None:
+        """Until there is credit (another sender may still be faster: look again)."""
+        while not self.available:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+
+    def wake(self) -> None:
+        """Credit came: wake as many as it could serve."""
+        free = self.window - self.outstanding if self.available else 0
+        while self._waiters and free > 0:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                free -= 1
+
+
+class Link:
+    def __init__(
+        self, own: Address, peer: str, address: Address | None, port: Port, mark_dirty: Callable[[Link], None]
+    ) -> None:
+        self.peer = peer
+        self.address = address
+        self.serving: dict[int, tuple[Delivery | None, Window]] = {}
+        """asks and streams of that peer that our handlers work on"""
+        self.expected = [0, 0]
+        self.peer_epoch = 0
+        self._own = own
+        self._port = port
+        self._mark_dirty = mark_dirty
+        self._credits: dict[str, PeerCredit] = {}
+        self._received: dict[str, ReceiveWindow] = {}
+        self.epoch = 0
+        self._sequence = [0, 0]
+        self._prefix = header(own.incarnation, peer, 0)
+        self._outbox: list[bytes] = []
+        self._outbox_bytes = 0
+        self._hot = False
+        self._greeted = [False, False]
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def post(self, kind: Kind, *values: Any) -> None:
+        """Send an envelope without a payload on the control lane."""
+        self._control(pack([kind, *values]))
+
+    def post_payload(
+        self, message: object, kind: Kind, *values: Any, limit: int, credit: PeerCredit | None = None
+    ) -> int:
+        """Send an envelope with a message; returns its bytes. Raises BadMessage's children: nothing was sent then."""
+        encoded = encode(message)
+        payload = pack(encoded.payload)
+        frames = encoded.frames
+        size = len(payload)
+        if frames:
+            size += sum(memoryview(frame).nbytes for frame in frames)
+        if size > limit:
+            raise Oversize(
+                f"a {type(message).__qualname__} of {size} bytes exceeds the limit of {limit}; send smaller parts"
+            )
+        packed = envelope([kind, *values], size, payload)
+        if credit is not None:
+            credit.spend(size)
+        if not frames and size <= CONTROL_MAX_BYTES:
+            self._control(packed)
+        else:
+            self._send(Lane.BULK, [packed], frames)
+        return size
+
+    def flush(self) -> None:
+        """The tick is over: send what was collected after the first."""
+        self._hot = False
+        if self._outbox:
+            envelopes, self._outbox, self._outbox_bytes = self._outbox, [], 0
+            self._send(Lane.CONTROL, envelopes)
+
+    def _control(self, packed: bytes) -> None:
+        if not self._hot and not self._outbox and self.address is not None:
+            self._hot = True
+            self._mark_dirty(self)
+            self._send(Lane.CONTROL, [packed])
+            return
+        if self._outbox_bytes + len(packed) > _BATCH_MAX_BYTES or len(self._outbox) >= _BATCH_MAX_ENVELOPES:
+            envelopes, self._outbox, self._outbox_bytes = self._outbox, [], 0
+            self._send(Lane.CONTROL, envelopes)
+        self._outbox.append(packed)
+        self._outbox_bytes += len(packed)
+        if not self._hot:
+            self._hot = True
+            self._mark_dirty(self)
+
+    def _send(self, lane: Lane, envelopes: list[bytes], frames: list[Frame] | None = None) -> None:
+        if self.address is None or not envelopes:
+            return
+        if not self._greeted[lane]:
+            self._greeted[lane] = True
+            envelopes = [pack([Kind.HELLO, str(self._own)]), *envelopes]
+        sequence = self._sequence[lane]
+        self._sequence[lane] = sequence + 1
+        batch = join(self._prefix, sequence, envelopes)
+        self._port.send(self.address, lane, [batch, *frames] if frames else [batch])
+
+    # --- credits ----------------------------------------------------------------------------------------------------
+
+    def credit(self, record: ActorRecord) -> PeerCredit:
+        credit = self._credits.get(record.name)
+        if credit is None:
+            credit = self._credits[record.name] = PeerCredit(record.window, record.window_bytes)
+        return credit
+
+    def granted(self, name: str, epoch: int, consumed: int, consumed_bytes: int) -> None:
+        credit = self._credits.get(name)
+        if credit is not None and epoch == self.epoch:
+            credit.grant(consumed, consumed_bytes)
+            credit.wake()
+
+    def consumed(self, name: str, window: int, window_bytes: int, nbytes: int, epoch: int) -> None:
+        """One of the peer's messages left the mailbox of our actor `name`."""
+        if epoch != self.peer_epoch:
+            return
+        received = self._received.get(name)
+        if received is None:
+            received = self._received[name] = ReceiveWindow(window, window_bytes)
+        if received.consume(nbytes):
+            self.post(Kind.GRANT, name, epoch, received.consumed, received.consumed_bytes)
+
+    def forget_actor(self, name: str) -> None:
+        self._credits.pop(name, None)
+
+    def new_epoch(self) -> None:
+        """Messages of ours were lost: every window is full again, older grants mean nothing."""
+        self.epoch += 1
+        self._prefix = header(self._own.incarnation, self.peer, self.epoch)
+        for credit in self._credits.values():
+            credit.reset()
+            credit.wake()
+
+    def peer_began_epoch(self, epoch: int) -> None:
+        self.peer_epoch = epoch
+        self._received.clear()
+
+    def close(self) -> None:
+        """The peer is gone: our handlers' work for it is cancelled, its replies go nowhere."""
+        self._outbox.clear()
+        self.address = None
+        for delivery, _ in list(self.serving.values()):
+            if delivery is not None:
+                delivery.cancel()
+        self.serving.clear()
+
+
+class RemotePort:
+    """The way back to an asker in another process."""
+
+    __slots__ = ("_call_id", "_limit", "_link", "window")
+
+    def __init__(self, link: Link, call_id: int, limit: int) -> None:
+        self._link = link
+        self._call_id = call_id
+        self._limit = limit
+        self.window = Window()
+
+    def reply(self, value: Any) -> None:
+        if self._link.serving.pop(self._call_id, None) is None:
+            return
+        try:
+            self._link.post_payload(value, Kind.REPLY, self._call_id, limit=self._limit)
+        except TransportError as error:
+            self._link.post(Kind.ERROR, self._call_id, to_wire(error))
+
+    def fail(self, error: TransportError) -> None:
+        if self._link.serving.pop(self._call_id, None) is not None:
+            self._link.post(Kind.ERROR, self._call_id, to_wire(error))
+
+    async def item(self, value: Any) -> None:
+        await self.window.take()
+        self._link.post_payload(value, Kind.ITEM, self._call_id, limit=self._limit)
+
+    def end(self) -> None:
+        if self._link.serving.pop(self._call_id, None) is not None:
+            self._link.post(Kind.END, self._call_id)
