@@ -82,11 +82,13 @@ def sync_means_no_lag(config: Mapping[str, Any]) -> list[Problem]:
 
 
 def tokens_fit_context(config: Mapping[str, Any]) -> list[Problem]:
-    values = _numbers(config, "sampling.max_prompt_tokens", "sampling.max_tokens", "model.context_tokens")
+    values = _numbers(config, "sampling.max_prompt_tokens", "sampling.max_tokens", "inference.context_tokens")
     if values is None or values[0] + values[1] <= values[2]:
         return []
     prompt, answer, context = (int(v) for v in values)
-    allowed = f"at most model.context_tokens ({context}) − sampling.max_prompt_tokens ({prompt}) = {context - prompt}"
+    allowed = (
+        f"at most inference.context_tokens ({context}) − sampling.max_prompt_tokens ({prompt}) = {context - prompt}"
+    )
     return [Problem("sampling.max_tokens", str(answer), allowed, "lower it, or choose a model with a longer context")]
 
 
@@ -120,7 +122,7 @@ def check_counts(processes: tuple[ProcessPlan, ...], config: Mapping[str, Any]) 
     if "learner" not in counts:
         return problems
     needed = [*NEEDED_ROLES]
-    if value_at(config, "evaluation.num_tasks"):
+    if value_at(config, "evaluation.num_prompts"):
         needed.append("evaluator")
     problems += [
         Problem(f"topology.nodes.*.actors.{role}.count", "0 in all", "1 or more", "give a node at least one")

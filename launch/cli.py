@@ -79,7 +79,7 @@ def _launch(options: argparse.Namespace) -> int:
     jobs = sweep(options.overrides) if options.multirun else [tuple(options.overrides)]
     composed = [compose_config(job, config_dirs=options.config_dir, config_name=options.config_name) for job in jobs]
     if options.cfg:
-        print("---\n".join(job.as_yaml(resolve=options.resolve) for job in composed), end="")
+        print("\n---\n".join(job.as_yaml(resolve=options.resolve).rstrip() for job in composed))
         return 0
     worst = 0
     for job in composed:

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.launch.problems import ConfigError, Problem, did_you_mean, listing
 from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+
+from headrace.launch.problems import ConfigError, Problem, did_you_mean, listing
 
 CONFIG_MODULE = "headrace.configs"
 CONFIG_NAME = "launch"
@@ -37,6 +39,9 @@ class Composed:
         config = self.config.copy()
         OmegaConf.set_struct(config, False)
         config.run = OmegaConf.merge(config.get("run") or {}, run)
+        missing = sorted(OmegaConf.missing_keys(config))
+        if missing:
+            raise ConfigError([Problem(key, "nothing", "a value", f"set it: {key}=…") for key in missing])
         try:
             plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
         except OmegaConfBaseException as error:
@@ -110,7 +115,8 @@ def _unknown_keys(parsed: Sequence[Override], search: list[str], config_name: st
                 base = compose(config_name, [*search, *kept, line])
                 kept.append(line)
             except (HydraException, OmegaConfBaseException) as error:
-                problems.append(_hydra_problem(error, override.key_or_group))
+                known = override.key_or_group in _groups(override.key_or_group)
+                problems.append(_hydra_problem(error, override.key_or_group) if known else _no_such(base, override))
     for override in parsed:
         line = override.input_line or ""
         if line in kept or override in groups or override.is_add() or override.is_force_add():
@@ -119,6 +125,22 @@ def _unknown_keys(parsed: Sequence[Override], search: list[str], config_name: st
         if problem is not None and all(problem.key != other.key for other in problems):
             problems.append(problem)
     return problems
+
+
+def _groups(key: str) -> list[str]:
+    """The groups beside `key`: those of the root for "learner", the learner's for "learner/objective"."""
+    parent = key.rpartition("/")[0]
+    names = GlobalHydra.instance().config_loader().list_groups(parent)
+    return [f"{parent}/{name}" if parent else name for name in names]
+
+
+def _no_such(base: DictConfig, override: Override) -> Problem:
+    """The override names neither a group nor a key of the configuration."""
+    key = override.key_or_group
+    keys = [] if "/" in key else [str(k) for k in base]
+    known = {*_groups(key), *keys} - {"hydra"}
+    fix = did_you_mean(key, known, f"a new key is added with +{key}=…")
+    return Problem(key, f"the unknown key {key!r}", f"the groups and keys {listing(known, at_most=40)}", fix)
 
 
 def _is_value(base: DictConfig, override: Override) -> bool:
@@ -151,7 +173,8 @@ def _hydra_problem(error: Exception, key: str = "") -> Problem:
     known = [line.strip() for line in rest.splitlines() if line.strip() and "/" not in line and ":" not in line]
     name = first.partition("'")[2].partition("'")[0]
     wanted = name.rpartition("/")[2]
-    fix = did_you_mean(wanted, known, " ".join(rest.split()) or "see docs/configuration.md")
+    advice = " ".join(rest.partition("Config search path")[0].split())
+    fix = did_you_mean(wanted, known, advice or "see docs/configuration.md")
     return Problem(key or name or "the configuration", first, listing(known) if known else "what configs/ holds", fix)
 
 

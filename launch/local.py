@@ -45,15 +45,14 @@ class LocalLauncher:
         """See job.Launcher. Takes over SIGINT and SIGTERM while it runs."""
         undertaker = Undertaker()
         undertaker.remove_shared_memory(job.run_id)
-        network = RunNetwork.create(undertaker)
-        runtime = network.launcher_runtime()
+        network = RunNetwork(undertaker)
+        runtime = network.runtime
         await runtime.start()
         try:
             supervisor = Supervisor(
                 job,
                 self._settings,
-                runtime=runtime,
-                network=network.at(runtime),
+                network=network,
                 undertaker=undertaker,
                 environment=launcher_environment(),
             )

@@ -32,7 +32,7 @@ def render_value(value: object) -> str:
     if isinstance(value, Sequence):
         return "[" + ",".join(render_value(item) for item in value) + "]"
     raise TypeError(
-        f"an override cannot hold {type(value).__name__} ({value!r}); allowed: null, bool, int, float, str, list, dict; "
+        f"override cannot hold {type(value).__name__} ({value!r}); allowed: null, bool, int, float, str, list, dict; "
         "convert it first"
     )
 

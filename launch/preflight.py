@@ -16,6 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+
 from headrace.launch.checks import check_counts, check_values
 from headrace.launch.parent_death import die_with_parent
 from headrace.launch.preflight_result import RESULT
@@ -24,8 +27,6 @@ from headrace.launch.run_folder import read_config, write_json
 from headrace.launch.schema import check_targets, find_target
 from headrace.launch.topology import count_actors, plan_topology, roles_of
 from headrace.transport import Actor
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 
 log = logging.getLogger("headrace.preflight")
 

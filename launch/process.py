@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
+from hydra.utils import instantiate
+
 from headrace.launch.parent_death import die_with_parent
 from headrace.launch.run_folder import read_config
-from headrace.launch.run_network import RunNetwork
+from headrace.launch.run_network import Joining
 from headrace.launch.topology import ProcessPlan, plan_topology, roles_of
 from headrace.transport import Actor, Runtime
 from headrace.transport.errors import ActorFailed
-from hydra.utils import instantiate
 
 log = logging.getLogger("headrace.process")
 
@@ -89,9 +90,9 @@ def main() -> None:
         datefmt="%H:%M:%S",
         stream=sys.stderr,
     )
-    network = RunNetwork.from_json(json.loads(sys.stdin.readline()))
+    joining = Joining.from_json(json.loads(sys.stdin.readline()))
     config = read_config(folder)
-    runtime = network.child_runtime()
+    runtime = joining.runtime()
     code = uvloop.new_event_loop().run_until_complete(serve(runtime, config, find_process(config, name)))
     logging.shutdown()
     sys.stdout.flush()

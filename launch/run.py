@@ -15,6 +15,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+
 from headrace.launch.child import Child
 from headrace.launch.compose import Composed
 from headrace.launch.console import Console
@@ -27,8 +30,6 @@ from headrace.launch.provenance import provenance
 from headrace.launch.run_folder import create_run_folder, point_latest, write_config, write_json
 from headrace.launch.shared_memory import remove_leftovers, run_id
 from headrace.launch.topology import plan_topology, roles_of
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 
 POLL_S = 0.1
 

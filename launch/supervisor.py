@@ -28,7 +28,6 @@ from headrace.launch.settings import SupervisorSettings
 from headrace.launch.start_order import in_start_order
 from headrace.launch.supervisor_state import Exit, FailRun, Ignore, Restart, SupervisorState
 from headrace.launch.undertaker import Undertaker
-from headrace.transport import Runtime
 
 POLL_S = 0.2
 PROGRESS_S = 5.0
@@ -40,16 +39,15 @@ class Supervisor:
         job: Job,
         settings: SupervisorSettings,
         *,
-        runtime: Runtime,
         network: RunNetwork,
         undertaker: Undertaker,
         environment: Mapping[str, str],
     ) -> None:
-        """`runtime` hosts the directory and has been started; `environment` is what children's variables are made
-        from."""
+        """`network.runtime` hosts the directory and has been started; `environment` is what children's variables
+        are made from."""
         self._job = job
         self._settings = settings
-        self._runtime = runtime
+        self._runtime = network.runtime
         self._network = network
         self._undertaker = undertaker
         self._console = job.console
@@ -124,7 +122,7 @@ class Supervisor:
             ],
             environment=self._environments[process],
             log=log,
-            first_line=self._network.to_json(incarnation) + "\n",
+            first_line=self._network.joining(incarnation).to_line(),
         )
         self._undertaker.watch_session(child.pid)
         self._children[process] = child

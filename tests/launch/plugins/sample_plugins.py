@@ -1,0 +1,54 @@
+"""Classes that configurations of the tests name: small stand-ins for actors, engines and models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from headrace.transport import Actor
+
+
+class Tool:
+    def __init__(self, *, weight: float = 1.0) -> None:
+        self.weight = weight
+
+
+@dataclass(frozen=True)
+class Options:
+    level: int = 0
+
+
+class Worker(Actor):
+    def __init__(
+        self,
+        *,
+        path: str,
+        slots: int = 4,
+        rate: float = 1.0,
+        verbose: bool = False,
+        kind: Literal["a", "b"] = "a",
+        names: Sequence[str] = (),
+        weights: dict[str, float] | None = None,
+        tool: Tool | None = None,
+        options: Options | None = None,
+    ) -> None:
+        if slots < 1:
+            raise ValueError(f"worker.slots must be >= 1, got {slots}")
+
+
+class NoActor:
+    def __init__(self) -> None:
+        pass
+
+
+class Model:
+    def __init__(self, *, path: str) -> None:
+        self._path = path
+
+    def prepare(self, target_dir: Path, seed: int) -> Path:
+        if not Path(self._path).exists():
+            raise ValueError(f"there is no model folder {self._path}; give one that exists")
+        target_dir.mkdir()
+        return target_dir
