@@ -2,9 +2,9 @@
 
     environment ──GradeSession──▶ queue (bounded) ──▶ `concurrency` tasks: grade → shard → SessionGraded ──▶ dispatcher
 
-It owns a session from its `Accepted` until the dispatcher's. The queue holds `concurrency` sessions; when it is full the handler
-waits, so the mailbox fills and the environments' asks wait; a finished delivery unblocks it. Cheap gradings run here; what may hang runs in
-killable processes (worker_pool.py). A grading that fails gives "no reward", never 0.
+It owns a session from its `Accepted` until the dispatcher's. The queue holds `concurrency` sessions; when it is full
+the handler waits, so the mailbox fills and the environments' asks wait; a finished delivery unblocks it. Cheap gradings
+run here; what may hang runs in killable processes (worker_pool.py). A grading that fails gives "no reward", never 0.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _DRAIN_LIMIT_S = 2.0
 
 class Grader(Actor):
     """grading: the plug-in (grading.py). concurrency: sessions in hand at once, each being graded or delivered.
-    workers: child processes for gradings of isolation "process"; started when first needed. timeout_s: hard limit of one
-    grading there. memory_bytes: address space of such a child. trajectories_dir: where the shard is written.
-    dispatcher, monitor: names of those actors. delivery_timeout_s: of one try to hand a session over; tries go on until it is
-    accepted or the dispatcher is gone. flush_every_s: how often the shard is written.
+    workers: child processes for gradings of isolation "process"; started when first needed. timeout_s: hard limit of
+    one grading there. memory_bytes: address space of such a child. trajectories_dir: where the shard is written.
+    dispatcher, monitor: names of those actors. delivery_timeout_s: of one try to hand a session over; tries go on until
+    it is accepted or the dispatcher is gone. flush_every_s: how often the shard is written.
     """
 
     def __init__(

@@ -9,7 +9,8 @@ from headrace.actors.session import Trajectory
 
 
 class CoinToss:
-    """1.0 with probability `p`, else 0.0; decided by the session's id and `seed` alone, so a repeated grading agrees."""
+    """1.0 with probability `p`, else 0.0; decided by the session's id and `seed` alone, so a repeated grading
+    agrees."""
 
     isolation: Isolation = "inline"
 

@@ -1,4 +1,5 @@
-"""A weighted sum of gradings, every component recorded. A missing component makes the whole reward missing, never smaller."""
+"""A weighted sum of gradings, every component recorded. A missing component makes the whole reward missing, never
+smaller."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from headrace.actors.session import Trajectory
 class CompositeGrading:
     """reward = Σ weights[name] · gradings[name].
 
-    Components are recorded under `name` and `name.component`. Where the whole had to be killed the reward is None, unless every
-    component that runs in a process says 0.0 for a killed answer: then it is 0.0.
+    Components are recorded under `name` and `name.component`. Where the whole had to be killed the reward is None,
+    unless every component that runs in a process says 0.0 for a killed answer: then it is 0.0.
     """
 
     def __init__(self, *, gradings: Mapping[str, Grading], weights: Mapping[str, float]) -> None:

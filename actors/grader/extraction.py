@@ -1,4 +1,5 @@
-"""Finds the answer in a completion: the text after the reasoning, the last box, the last stated answer. Pure text, no mathematics.
+"""Finds the answer in a completion: the text after the reasoning, the last box, the last stated answer. Pure text, no
+mathematics.
 
 Two rules, chosen in the config and so written in the resolved one:
     strict    only the content of the last box counts
@@ -9,7 +10,7 @@ An answer that the policy retracted never counts: always the last candidate of a
 from __future__ import annotations
 
 import re
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 ExtractionRule = Literal["strict", "flexible"]
 
@@ -23,14 +24,14 @@ _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d
 
 def check_rule(rule: str) -> ExtractionRule:
     """The rule, checked: raises ValueError naming what is allowed."""
-    for allowed in get_args(ExtractionRule):
-        if rule == allowed:
-            return allowed
+    if rule in get_args(ExtractionRule):
+        return cast(ExtractionRule, rule)
     raise ValueError(f"extraction must be one of {', '.join(get_args(ExtractionRule))}, got {rule!r}")
 
 
 def opens_reasoning(prompt_tail: str, opener: str = "<think>") -> bool:
-    """Whether the chat template's generation prompt already holds the opening tag, which is then not among the sampled tokens."""
+    """Whether the chat template's generation prompt already holds the opening tag, which is then not among the sampled
+    tokens."""
     return prompt_tail.rstrip().endswith(opener)
 
 
@@ -52,7 +53,8 @@ def cut_at_end_of_text(text: str, markers: tuple[str, ...]) -> str:
 
 
 def closing_brace(text: str, start: int) -> int:
-    """Index of the brace that closes the group whose content begins at `start`; -1 where none does. Escaped braces don't count."""
+    """Index of the brace that closes the group whose content begins at `start`; -1 where none does. Escaped braces
+    don't count."""
     depth, position = 1, start
     while position < len(text):
         character = text[position]
@@ -108,7 +110,8 @@ def last_number(text: str) -> str | None:
 
 
 def extract_answer(text: str, rule: ExtractionRule) -> str | None:
-    """The answer that `text` gives under `rule` (see the top of this file), or None. `text` has no reasoning any more."""
+    """The answer that `text` gives under `rule` (see the top of this file), or None. `text` has no reasoning any
+    more."""
     if rule == "strict" or has_box(text):
         return last_boxed(text)
     for find in (after_hashes, stated_answer, last_number):

@@ -14,7 +14,8 @@ def has_format(
     """Whether `<a>…</a><b>…</b>` stand in order with only white space between, from the start on, each tag once.
 
     prompt_tail: the end of the rendered prompt: an opening tag that stands there counts as the completion's own.
-    text_may_follow: whether text may follow the last section; white space always may (a natural stop has no final newline).
+    text_may_follow: whether text may follow the last section; white space always may (a natural stop has no final
+    newline).
     """
     opened = f"<{sections[0]}>"
     text = opened + completion if prompt_tail.rstrip().endswith(opened) else completion

@@ -1,4 +1,5 @@
-"""Length-prefixed frames on a stream socket, blocking, for the warden and its child. The asyncio side is worker_pool.py."""
+"""Length-prefixed frames on a stream socket, blocking, for the warden and its child. The asyncio side is
+worker_pool.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a grader author implements: a score for one finished session. The actor around it owns deadlines, isolation and records.
+"""What a grader author implements: a score for one finished session. The actor around it owns deadlines, isolation and
+records.
 
     grade = grading.quick(trajectory)          # optional: what is decided by cheap, bounded, pure work
     if grade is None:                          # else in a killable child process, if isolation == "process"
@@ -48,13 +49,14 @@ class WarmGrading(Protocol):
     """A grading whose first call is slow (imports, tables)."""
 
     def warm_up(self, in_child: bool) -> None:
-        """Called once in each process that uses it. in_child: before `grade` in the grading process; else before `quick` in
-        the actor's, where only what `quick` needs should be loaded."""
+        """Called once in each process that uses it. in_child: before `grade` in the grading process; else before
+        `quick` in the actor's, where only what `quick` needs should be loaded."""
 
 
 @runtime_checkable
 class HostileAnswerGrading(Protocol):
-    """A grading for which an answer that exhausts the time or memory limit is a wrong answer, not an infrastructure failure."""
+    """A grading for which an answer that exhausts the time or memory limit is a wrong answer, not an infrastructure
+    failure."""
 
     killed_reward: float | None
     """the reward of a session whose grading had to be killed; a grading without this attribute gives None"""
@@ -66,7 +68,8 @@ def killed_reward(grading: object) -> float | None:
 
 
 def answer_text(trajectory: Trajectory) -> str:
-    """The content of the last assistant message: the text that every grading judges. "" where the policy said nothing."""
+    """The content of the last assistant message: the text that every grading judges. "" where the policy said
+    nothing."""
     for message in reversed(trajectory.messages):
         if message.role == "assistant":
             return message.content

@@ -1,6 +1,7 @@
 """reasoning-gym's own scorers, with guards round those that run, or believe, what a policy wrote.
 
-    countdown, puzzle24              sympy's parse_expr evaluates names and calls, floats round, numbers may be left out or repeated
+    countdown, puzzle24              sympy's parse_expr evaluates names and calls, floats round, numbers may be left out
+    or repeated
     number_sorting                   NaN is within every tolerance of everything: "[NaN,NaN]" is full marks
     string_insertion, spiral_matrix,
     binary_matrix, n_queens          eval() of the answer
@@ -46,7 +47,18 @@ _WRONG, _INVALID = 0.05, 0.01
 """the library's partial marks in the expression games: a readable expression, and an unreadable one"""
 
 _REVIEWED = frozenset(
-    "number_sorting countdown puzzle24 chain_sum products decimal_chain_sum spell_backward word_sorting needle_haystack number_format".split()
+    [
+        "number_sorting",
+        "countdown",
+        "puzzle24",
+        "chain_sum",
+        "products",
+        "decimal_chain_sum",
+        "spell_backward",
+        "word_sorting",
+        "needle_haystack",
+        "number_format",
+    ]
 )
 
 
@@ -62,7 +74,8 @@ def scorer(dataset: str, config_json: str, exact_numbers: bool = False) -> Score
 
 @functools.lru_cache(maxsize=256)
 def is_cheap(dataset: str, config_json: str) -> bool:
-    """Whether the scorer is known to be bounded and pure: the library's text comparison, or one that was read line by line."""
+    """Whether the scorer is known to be bounded and pure: the library's text comparison, or one that was read line by
+    line."""
     import reasoning_gym
     from reasoning_gym.dataset import ProceduralDataset
 
@@ -116,7 +129,8 @@ def _puzzle24(library: Scorer, answer: str | None, item: Item) -> float:
 
 
 def _expression_game(answer: str | None, *, numbers: Sequence[int], target: int, wrong: float) -> float:
-    """1.0 only for exactly the target by exactly the given numbers; nothing is evaluated but whole-number arithmetic."""
+    """1.0 only for exactly the target by exactly the given numbers; nothing is evaluated but whole-number
+    arithmetic."""
     try:
         value_and_numbers(answer or "")
         return 1.0 if solves_with_all(answer or "", numbers=[int(n) for n in numbers], target=int(target)) else wrong
@@ -125,7 +139,8 @@ def _expression_game(answer: str | None, *, numbers: Sequence[int], target: int,
 
 
 def _literal(library: Scorer, answer: str | None, item: Item) -> float:
-    """Where the library would eval() an answer, let only a literal of Python (which eval cannot be abused by) reach it."""
+    """Where the library would eval() an answer, let only a literal of Python (which eval cannot be abused by) reach
+    it."""
     if answer is None or answer in _texts_of_right_answers(item):
         return library(answer, item)
     try:

@@ -1,4 +1,5 @@
-r"""Grades a mathematical answer: reasoning away, the last answer by the rule, cheap comparison, then a symbolic one in a killable process.
+r"""Grades a mathematical answer: reasoning away, the last answer by the rule, cheap comparison, then a symbolic one in
+a killable process.
 
 The policy for units, percent signs and rounding is written at the top of math_text.py.
 """
@@ -25,7 +26,8 @@ class MathGrading:
     r"""1.0 where the answer equals `task.answer`, 0.0 where not, None where the gold answer cannot be scored.
 
     extraction: "strict" (last \boxed only) or "flexible" (see extraction.py)
-    prompt_tail: what the chat template puts after the last message, e.g. "<think>\n": tells whether reasoning is open already
+    prompt_tail: what the chat template puts after the last message, e.g. "<think>\n": tells whether reasoning is open
+    already
     end_of_text: markers that end a turn's text where the decoder keeps them; nothing after the first is graded
     """
 
@@ -63,7 +65,8 @@ class MathGrading:
         if decided is not None:
             return decided
         gold, answer = gold_answer(trajectory.spec.task.answer), self._answer(trajectory)
-        assert gold is not None and answer is not None, "quick() decides these"
+        if gold is None or answer is None:
+            raise AssertionError("quick() decides sessions without a gold answer or an answer")
         return _grade(math_symbolic.equal_symbolically(symbolic_text(gold), symbolic_text(answer)), answer)
 
     def _answer(self, trajectory: Trajectory) -> str | None:
@@ -73,7 +76,8 @@ class MathGrading:
 
 
 def gold_answer(text: str | None) -> str | None:
-    """The gold answer out of a solution (its last box, or what follows '####'), or the text itself; None where unscorable."""
+    """The gold answer out of a solution (its last box, or what follows '####'), or the text itself; None where
+    unscorable."""
     if text is None:
         return None
     gold: str | None = text.strip()

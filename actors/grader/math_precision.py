@@ -1,7 +1,8 @@
 """A second look at an equality that a symbolic engine found: it must hold with many digits, relatively.
 
-The engine compares values within an absolute tolerance, so all tiny values are equal to it. This only ever takes an equality back;
-where it cannot evaluate (unknown functions, unequal shapes) the engine's verdict stands. Sympy objects in, a bool out.
+The engine compares values within an absolute tolerance, so all tiny values are equal to it. This only ever takes an
+equality back; where it cannot evaluate (unknown functions, unequal shapes) the engine's verdict stands. Sympy objects
+in, a bool out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-r"""Symbolic equality of two mathematical answers by math-verify, with the guards that it lacks. Runs only in a killable process.
+r"""Symbolic equality of two mathematical answers by math-verify, with the guards that it lacks. Runs only in a killable
+process.
 
-Both sides are boxed alike before parsing, so that neither is searched for numbers; only what parses to a symbolic object is compared
-(its text fallback keeps a prefix and calls different answers equal); an equality of values is checked again with many digits
-(math_precision.py). The order is (gold, answer): an interval answers an inequality, not the reverse.
+Both sides are boxed alike before parsing, so that neither is searched for numbers; only what parses to a symbolic
+object is compared (its text fallback keeps a prefix and calls different answers equal); an equality of values is
+checked again with many digits (math_precision.py). The order is (gold, answer): an interval answers an inequality, not
+the reverse.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ _NO_VALUE = re.compile(r"\\(?:[lcd]?dots|forall|exists|text)\b|…|\.\.\.")
 
 
 def load() -> None:
-    """Import the engine and run it once, so that forked children start warm. Its log warns about a missing alarm; ours is the process."""
+    """Import the engine and run it once, so that forked children start warm. Its log warns about a missing alarm; ours
+    is the process."""
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
     equal_symbolically(r"x^2+\frac{1}{2}", r"\frac{1}{2}+x\cdot x")
 

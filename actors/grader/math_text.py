@@ -1,12 +1,16 @@
 r"""Cheap comparison of two mathematical answers as text: exact, bounded, no symbolic engine. Decides most sessions.
 
 The written policy (also in docs/graders.md):
-- whitespace, \left \right, \displaystyle, $…$, \text{…} wrappers, \dfrac, thousands separators and one final full stop do not matter
-- units after a number are dropped: `12\text{ ft}` = `12 \mathrm{cm}` = `12`; so is a leading currency sign and a degree sign
+- whitespace, \left \right, \displaystyle, $…$, \text{…} wrappers, \dfrac, thousands separators and one final full stop
+  do not matter
+- units after a number are dropped: `12\text{ ft}` = `12 \mathrm{cm}` = `12`; so is a leading currency sign and a degree
+  sign
 - a percent sign is dropped: `50\%` = `50%` = `50`, and `50\%` != `0.5`
 - numbers are compared exactly, as fractions: `0.5` = `1/2`, `33.3` != `100/3`
-- one exception: a decimal of at least six significant digits stands for a fraction with no finite decimal if it is that fraction
-  rounded or cut at its last digit: `0.0833333333333333` = `\frac{1}{12}`; an integer or a finite decimal is never rounded
+- one exception: a decimal of at least six significant digits stands for a fraction with no finite decimal if it is that
+  fraction
+  rounded or cut at its last digit: `0.0833333333333333` = `\frac{1}{12}`; an integer or a finite decimal is never
+  rounded
 """
 
 from __future__ import annotations
@@ -126,7 +130,8 @@ def split_top_level(text: str) -> list[str]:
 
 
 def compare_tuples(gold: str, answer: str) -> bool | None:
-    """Whether two normalised tuples or intervals of plain numbers are equal, brackets included; None where undecided."""
+    """Whether two normalised tuples or intervals of plain numbers are equal, brackets included; None where
+    undecided."""
     if len(gold) < 2 or len(answer) < 2 or gold[0] not in "([" or answer[0] not in "([":
         return None
     if gold[-1] not in ")]" or answer[-1] not in ")]":

@@ -14,7 +14,8 @@ _WRAPPER = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
 
 
 def chosen_letter(text: str, letters: str) -> str | None:
-    r"""The letter that stands as a choice at the start of `text`: "E", "(E)", "E: an option", "E. an option", \text{(E)}."""
+    r"""The letter that stands as a choice at the start of `text`: "E", "(E)", "E: an option", "E. an option",
+    \text{(E)}."""
     plain = _WRAPPER.sub(r"\1", text).strip().strip("$").strip().lstrip("*_").strip()
     match = re.match(rf"\(?([{re.escape(letters)}])\)?(?=$|[\s*_$]*$|\s*[:.)\]*,;]|\s+-)", plain)
     return match[1] if match else None
@@ -36,7 +37,8 @@ def extract_choice(text: str, letters: str) -> str | None:
 
 
 class MultipleChoiceGrading:
-    """1.0 for the gold letter (`task.answer`), 0.0 for another or none, None where the gold is no letter of `letters`."""
+    """1.0 for the gold letter (`task.answer`), 0.0 for another or none, None where the gold is no letter of
+    `letters`."""
 
     isolation: Isolation = "inline"
 

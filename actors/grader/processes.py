@@ -1,10 +1,12 @@
-"""Linux process hygiene for grading children: die with the parent, limits, and a kill that leaves no zombie and no grandchild.
+"""Linux process hygiene for grading children: die with the parent, limits, and a kill that leaves no zombie and no
+grandchild.
 
 Called inside the warden and its children (warden.py), never in an actor's process. Needs Linux (prctl, /proc).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import os
@@ -35,7 +37,8 @@ def limit_memory(memory_bytes: int) -> None:
 
 
 def limit_cpu(more_s: float) -> None:
-    """Let this process use `more_s` seconds of processor time from now on; then the kernel ends it. Backs up the wall limit."""
+    """Let this process use `more_s` seconds of processor time from now on; then the kernel ends it. Backs up the wall
+    limit."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(usage.ru_utime + usage.ru_stime + more_s) + 1, hard))
@@ -56,10 +59,8 @@ def kill_tree(pid: int) -> None:
     """Kill a child with its process group and everything below it, and wait for it. Idempotent."""
     _signal_group(pid)
     _signal(pid)
-    try:
+    with contextlib.suppress(ChildProcessError):  # it was reaped before
         os.waitpid(pid, 0)
-    except ChildProcessError:
-        pass  # it was reaped before
     reap_strays(keep=frozenset())
 
 

@@ -1,6 +1,7 @@
 """Grades reasoning-gym tasks by the library's own scorers (guarded: gym_scorers.py).
 
-`task.entry` is what ReasoningGymSource writes: {"dataset": name, "config": settings, "item": the generated item as plain JSON}.
+`task.entry` is what ReasoningGymSource writes: {"dataset": name, "config": settings, "item": the generated item as
+plain JSON}.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.S)
 class ReasoningGymGrading:
     """The library's score in [0, 1]; None where the task carries nothing that its scorer can use.
 
-    extraction: "whole" (all that follows the reasoning), "answer_tags" (the last <answer>…</answer>), "strict" or "flexible"
+    extraction: "whole" (all that follows the reasoning), "answer_tags" (the last <answer>…</answer>), "strict" or
+    "flexible"
     exact_numbers: number_sorting accepts numbers off by up to 1 in the library; True demands the numbers themselves
     end_of_text: markers of the end of a turn, where the decoder keeps them
     """

@@ -1,4 +1,5 @@
-"""Arithmetic that a policy wrote, judged without running it: a whitelist over the syntax tree, exact fractions, bounded sizes."""
+"""Arithmetic that a policy wrote, judged without running it: a whitelist over the syntax tree, exact fractions, bounded
+sizes."""
 
 from __future__ import annotations
 
@@ -65,13 +66,15 @@ def _combine(operator: ast.operator, left: Fraction, right: Fraction) -> Fractio
 
 
 def solves_with_all(text: str, *, numbers: Sequence[int], target: int) -> bool:
-    """Whether the expression has exactly `target` as its value and uses each of `numbers` as often as it occurs. Raises NotAllowed."""
+    """Whether the expression has exactly `target` as its value and uses each of `numbers` as often as it occurs. Raises
+    NotAllowed."""
     value, used = value_and_numbers(text)
     return value == target and Counter(used) == Counter(numbers)
 
 
 def check_formula(text: str, *, names: Collection[str], functions: Collection[str]) -> None:
-    """Raise NotAllowed unless `text` is a formula of numbers, `names`, calls of `functions`, + - * / and powers of bounded size."""
+    """Raise NotAllowed unless `text` is a formula of numbers, `names`, calls of `functions`, + - * / and powers of
+    bounded size."""
     _check_node(parse_expression(text), frozenset(names), frozenset(functions), 0)
 
 

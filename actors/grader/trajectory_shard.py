@@ -1,7 +1,8 @@
 """The grader's record of every session: one JSON line each, in a file of its own in the run folder.
 
-Lines are gathered and written whole in one append, about every second and at the end: a reader never sees half a line, and a crash
-loses at most the last second. Readers use `json.loads`; numbers that JSON has no form for are the texts "nan", "inf" and "-inf".
+Lines are gathered and written whole in one append, about every second and at the end: a reader never sees half a line,
+and a crash loses at most the last second. Readers use `json.loads`; numbers that JSON has no form for are the texts
+"nan", "inf" and "-inf".
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import os
 from pathlib import Path
 
 import numpy as np
-
 from headrace.actors.session import ChatMessage, Trajectory
 
 _FLUSH_BYTES = 1 << 20
@@ -77,7 +77,8 @@ def _finite(value: object) -> object:
 
 
 class TrajectoryShard:
-    """Appends lines to one file. Not thread-safe: used from the event loop; a flush of a second's lines takes about a millisecond."""
+    """Appends lines to one file. Not thread-safe: used from the event loop; a flush of a second's lines takes about a
+    millisecond."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,11 @@
-"""The process that watches one grading child: it loads the grading once, forks a child, and kills and replaces it past a limit.
+"""The process that watches one grading child: it loads the grading once, forks a child, and kills and replaces it past
+a limit.
 
     grader actor ──(frames)── warden ──(frames)── child: grading.grade(trajectory)
 
-The warden itself never runs grade(): it stays responsive, single-threaded and warm, so a replacement costs a fork, not an import.
-Downwards travel pickles of our own objects; upwards only msgpack, since a child that judged hostile text is not trusted.
-Run as `python -m headrace.actors.grader.warden FD PARENT_PID` by worker_pool.py.
+The warden itself never runs grade(): it stays responsive, single-threaded and warm, so a replacement costs a fork, not
+an import. Downwards travel pickles of our own objects; upwards only msgpack, since a child that judged hostile text is
+not trusted. Run as `python -m headrace.actors.grader.warden FD PARENT_PID` by worker_pool.py.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgpack
-
 from headrace.actors.grader.framing import receive_frame, send_frame
 from headrace.actors.grader.grading import Grading, WarmGrading
 from headrace.actors.grader.processes import (

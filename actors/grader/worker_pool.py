@@ -1,7 +1,8 @@
 """Grading in killable processes, from asyncio: a request never blocks the event loop and always comes back.
 
-N workers, each a task with its own warden process (warden.py); requests wait in one queue, bounded by the callers (each has one
-request at a time). A worker starts with the first request that needs it. The time limit counts from when a child starts to work.
+N workers, each a task with its own warden process (warden.py); requests wait in one queue, bounded by the callers (each
+has one request at a time). A worker starts with the first request that needs it. The time limit counts from when a
+child starts to work.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
-
 from headrace.actors.grader.framing import HEADER, frame_length, pack_frame
 from headrace.actors.grader.grading import Grade, Grading, killed_reward
 from headrace.actors.session import Trajectory
@@ -33,7 +33,8 @@ Request = tuple[bytes, "asyncio.Future[dict[str, Any]]"]
 
 
 class WorkerFailed(RuntimeError):
-    """The worker process could not be started or was lost; says why. An infrastructure failure, never the answer's fault."""
+    """The worker process could not be started or was lost; says why. An infrastructure failure, never the answer's
+    fault."""
 
 
 class WorkerPool:
@@ -69,8 +70,8 @@ class WorkerPool:
         """gradings that ran past a limit or died"""
 
     async def grade(self, trajectory: Trajectory) -> Grade:
-        """Grade in a child. A killed grading gives the grading's `killed_reward`, a raised exception None with its traceback.
-        Raises WorkerFailed where no child can be had."""
+        """Grade in a child. A killed grading gives the grading's `killed_reward`, a raised exception None with its
+        traceback. Raises WorkerFailed where no child can be had."""
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         if self._num_idle <= self._requests.qsize() and len(self._tasks) < self._num_workers:
             self._start_worker()
@@ -154,17 +155,7 @@ class WardenConnection:
         """Start a warden and wait until it has loaded the grading. Raises WorkerFailed with the child's traceback.
 
         Started from the loop's own thread: the kernel's parent-death signal follows the thread that started a child."""
-        ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "headrace.actors.grader.warden", str(theirs.fileno()), str(os.getpid())]
-        try:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
-            )
-        except OSError:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
+        process, ours = _spawn_warden()
         reader, writer = await asyncio.open_connection(sock=ours)
         connection = cls(process, reader, writer)
         try:
@@ -204,6 +195,22 @@ class WardenConnection:
         self.writer.close()  # the warden sees the end of its input, kills its child and exits
         waiting = asyncio.get_running_loop().run_in_executor(None, _wait_or_kill, self.process)
         await asyncio.shield(waiting)
+
+
+def _spawn_warden() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """A warden process in a session of its own, and our end of the socket to it. Takes milliseconds."""
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "headrace.actors.grader.warden", str(theirs.fileno()), str(os.getpid())]
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+        )
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return process, ours
 
 
 def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:

@@ -1,7 +1,8 @@
-"""Ways to make a sorting answer wrong, for pre-training text that leaves a policy room to learn. Pure functions of a generator.
+"""Ways to make a sorting answer wrong, for pre-training text that leaves a policy room to learn. Pure functions of a
+generator.
 
-Each takes the numbers as given, as sorted, and a random generator, and returns a list of the same length. It may happen to be right
-(two equal numbers swapped): the corpus checks and draws again.
+Each takes the numbers as given, as sorted, and a random generator, and returns a list of the same length. It may happen
+to be right (two equal numbers swapped): the corpus checks and draws again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pre-training text of the number_sorting task: problems with answers of which a stated fraction is wrong.
 
-A document source for the learner's `pretrain` stage: `documents(seed)` yields one line a problem, for ever. It never yields a problem
-whose prompt is excluded (the held-out prompts of an evaluation).
+A document source for the learner's `pretrain` stage: `documents(seed)` yields one line a problem, for ever. It never
+yields a problem whose prompt is excluded (the held-out prompts of an evaluation).
 """
 
 from __future__ import annotations

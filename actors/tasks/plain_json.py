@@ -1,7 +1,7 @@
 """Any plain Python value as JSON and back, exactly: tuples, sets, dates, fractions and non-text keys keep their type.
 
-A task's `entry` travels as JSON values; scorers compare tuples with tuples, so a plain JSON round trip would change grades.
-What has no JSON form is written as {"$type": name, "value": …}.
+A task's `entry` travels as JSON values; scorers compare tuples with tuples, so a plain JSON round trip would change
+grades. What has no JSON form is written as {"$type": name, "value": …}.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _special_to_json(value: object, place: str) -> object:
 
 def _read_dict(pairs: object) -> object:
     assert isinstance(pairs, list)
-    return {key: item for key, item in pairs}
+    return dict(pairs)
 
 
 _READERS: dict[str, Callable[..., object]] = {

@@ -8,7 +8,8 @@ _SEED_BITS = 31
 
 
 def derived_seed(*names: object) -> int:
-    """A seed in [0, 2^31). Neighbouring names give unrelated seeds; adding an index to it stays clear of others in practice."""
+    """A seed in [0, 2^31). Neighbouring names give unrelated seeds; adding an index to it stays clear of others in
+    practice."""
     return _digest(*names) >> (64 - _SEED_BITS)
 
 

@@ -6,7 +6,8 @@ from headrace.actors.dispatcher.source import TaskSource
 
 
 class HeldOutPrompts:
-    """Called without arguments: the content of the last message of each of the first `num` held-out prompts of `source`."""
+    """Called without arguments: the content of the last message of each of the first `num` held-out prompts of
+    `source`."""
 
     def __init__(self, *, source: TaskSource, num: int) -> None:
         if num < 0:

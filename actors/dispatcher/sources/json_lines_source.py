@@ -15,9 +15,11 @@ from headrace.actors.tasks.seeds import derived_seed
 
 
 class JsonLinesSource:
-    """path: the file. prompt_field: its text, or a list of {"role", "content"}. answer_field: the gold answer, None for none.
-    system: a system message put before text prompts. seed: of the order. held_out_size: prompts kept out of training, chosen by
-    `held_out_seed` and the prompt alone. Other fields of a line become the task's entry. The file is read at first use and kept.
+    """path: the file. prompt_field: its text, or a list of {"role", "content"}. answer_field: the gold answer, None for
+    none.
+    system: a system message put before text prompts. seed: of the order. held_out_size: prompts kept out of training,
+    chosen by `held_out_seed` and the prompt alone. Other fields of a line become the task's entry. The file is read at
+    first use and kept.
     """
 
     def __init__(
@@ -82,7 +84,8 @@ class JsonLinesSource:
         ranked = sorted(by_prompt, key=lambda prompt: derived_seed(self._held_out_seed, prompt))
         if len(ranked) <= self._held_out_size:
             raise ValueError(
-                f"{self._path} holds {len(ranked)} distinct prompts; held_out_size={self._held_out_size} leaves none to train on"
+                f"{self._path} holds {len(ranked)} distinct prompts; held_out_size={self._held_out_size} leaves none "
+                "to train on; lower it"
             )
         chosen = set(ranked[: self._held_out_size])
         training = [task for prompt, tasks in by_prompt.items() if prompt not in chosen for task in tasks]

@@ -1,8 +1,10 @@
-"""Tasks from reasoning-gym's procedural datasets: an endless mixture, and held-out tasks whose prompts never occur in training.
+"""Tasks from reasoning-gym's procedural datasets: an endless mixture, and held-out tasks whose prompts never occur in
+training.
 
-Task `index` depends on the settings and the index alone. A dataset makes item i from `its seed + i`, so two datasets with
-neighbouring seeds share items: every chunk here gets a seed of its own by hashing, and a training prompt that is nevertheless in
-the held-out set is replaced by another draw.
+Task `index` depends on the settings and the index alone. A dataset makes item i from `its seed + i`, so two datasets
+with
+neighbouring seeds share items: every chunk here gets a seed of its own by hashing, and a training prompt that is
+nevertheless in the held-out set is replaced by another draw.
 """
 
 from __future__ import annotations
@@ -35,9 +37,11 @@ class _Dataset:
 
 
 class ReasoningGymSource:
-    """datasets: for each name of the library {"weight": relative share (default 1), "config": its settings (default none)}
-    seed: of the training tasks. held_out_seed: of the held-out ones. held_out_size: how many there are (fixed, since training
-    avoids all of them whether an evaluation uses them or not). prompt: how problems are worded (headrace.actors.tasks.prompts)
+    """datasets: for each name of the library {"weight": relative share (default 1), "config": its settings (default
+    none)}
+    seed: of the training tasks. held_out_seed: of the held-out ones. held_out_size: how many there are (fixed, since
+    training avoids all of them whether an evaluation uses them or not). prompt: how problems are worded
+    (headrace.actors.tasks.prompts)
     """
 
     def __init__(
