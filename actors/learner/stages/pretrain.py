@@ -61,8 +61,8 @@ class Pretrain:
                 )
         if max_tokens < 2 or held_out_every_steps < 1:
             raise ValueError(
-                f"pretrain needs max_tokens >= 2 and held_out_every_steps >= 1, got {max_tokens},
-                {held_out_every_steps}"
+                f"pretrain needs max_tokens >= 2 and held_out_every_steps >= 1, "
+                f"got {max_tokens} and {held_out_every_steps}"
             )
         self.source = source
         self.held_out = held_out
