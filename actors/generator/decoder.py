@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
+
 from headrace.actors.generator.sampling import sample
 from headrace.actors.generator.slot_cache import SlotCache
 from headrace.actors.session import Sampling

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
 from headrace.transport.weights import Expected
 from headrace.transport.weights.layout import expected_of
-from transformers import AutoConfig, AutoModelForCausalLM
 
 
 def read_config(model_path: str) -> object:

@@ -24,9 +24,11 @@ def sample(
         scaled = _within_top_p(scaled, torch.where(greedy, 1.0, top_p))
     logprobs = torch.log_softmax(scaled, dim=-1)
     cumulative = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
-    # The first entry above u·total has a positive probability: a token of probability 0 is never drawn.
-    threshold = (uniform * cumulative[:, -1]).unsqueeze(1)
-    drawn = torch.searchsorted(cumulative, threshold, right=True).squeeze(1).clamp_(max=logits.shape[1] - 1)
+    # The first entry above the threshold has a positive probability; the threshold stays below the total even after
+    # rounding. So a token of probability 0 is never drawn.
+    total = cumulative[:, -1]
+    threshold = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total))).unsqueeze(1)
+    drawn = torch.searchsorted(cumulative, threshold, right=True).squeeze(1)
     tokens = torch.where(greedy, logits.argmax(dim=-1), drawn)
     return tokens, logprobs.gather(1, tokens.unsqueeze(1)).squeeze(1)
 

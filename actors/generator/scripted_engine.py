@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+
 from headrace.actors.generator.engine import CommitTimings, EngineDied
 from headrace.actors.generator.limits import check_request
 from headrace.actors.messages import Completion, Generate

@@ -15,14 +15,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+
 from headrace.actors.generator.engine import CommitTimings, EngineDied
 from headrace.actors.generator.limits import check_request
 from headrace.actors.messages import Completion, Generate
 from headrace.transport.weights import Expected, Manifest, WeightReceiver, WeightsMismatch, check_expected, open_weights
 
 if TYPE_CHECKING:
-    from headrace.actors.generator.decoder import Decoder, Sequence
     from transformers import PreTrainedModel
+
+    from headrace.actors.generator.decoder import Decoder, Sequence
 
 T = TypeVar("T")
 
@@ -202,10 +204,11 @@ class TorchEngine:
 
     def _load_model(self) -> None:
         import torch
+        from transformers import AutoModelForCausalLM
+
         from headrace.actors.generator.decoder import Decoder
         from headrace.actors.generator.expectation import context_length
         from headrace.transport.weights.layout import expected_of
-        from transformers import AutoModelForCausalLM
 
         torch.set_num_threads(self._num_threads)  # of this thread's parallel regions
         self._context_tokens = context_length(self._model_path, self._max_model_len)
@@ -243,6 +246,7 @@ class TorchEngine:
 
         A mismatch that appears only now has left the model half old, half new: it ends the engine."""
         import torch
+
         from headrace.transport.weights.layout import model_tensors
 
         assert self._model is not None

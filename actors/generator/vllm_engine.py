@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from headrace.actors.generator.engine import CommitTimings, EngineDied
 from headrace.actors.generator.engine_environment import engine_environment
 from headrace.actors.generator.limits import check_request
@@ -125,10 +126,11 @@ class VllmEngine:
 
     def _create(self) -> AsyncLLM:
         with engine_environment(self._environment):
-            from headrace.actors.generator.expectation import context_length, expected_weights
             from vllm import AsyncEngineArgs
             from vllm.config import WeightTransferConfig
             from vllm.v1.engine.async_llm import AsyncLLM
+
+            from headrace.actors.generator.expectation import context_length, expected_weights
 
             self._context_tokens = context_length(self._model_path, self._max_model_len)
             self._expected = expected_weights(self._model_path)
@@ -213,8 +215,9 @@ class VllmEngine:
         self._served, self._version = manifest, manifest.version
 
     async def _load(self, engine: AsyncLLM, manifest: Manifest) -> None:
-        from headrace.actors.generator.vllm_transfer import manifest_to_dict
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        from headrace.actors.generator.vllm_transfer import manifest_to_dict
 
         await engine.start_weight_update()
         await engine.update_weights(WeightTransferUpdateRequest(update_info={"manifest": manifest_to_dict(manifest)}))

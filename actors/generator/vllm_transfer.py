@@ -10,13 +10,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from headrace.transport.weights import Bucket, Manifest, TensorSpec, open_weights
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+from headrace.transport.weights import Bucket, Manifest, TensorSpec, open_weights
 
 
 @dataclass

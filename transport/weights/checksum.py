@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import xxhash
+
 from headrace.transport.weights.manifest import Manifest, WeightsMismatch
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+
 from headrace.transport.weights.manifest import FLOAT_DTYPES, Bucket, Expected, Manifest, TensorSpec
 
 if TYPE_CHECKING:

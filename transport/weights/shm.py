@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+
 from headrace.transport.weights.checksum import checksums, verify
 from headrace.transport.weights.layout import build_layout, flatten_into, unflatten
 from headrace.transport.weights.manifest import Manifest, WeightsMismatch

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from headrace.actors.parameter_server.rollout import Commit, Evicted, Release, Rollout, Served, Stage, Synced
-from headrace.transport.weights import Manifest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from headrace.actors.parameter_server.rollout import Commit, Evicted, Release, Rollout, Served, Stage, Synced
+from headrace.transport.weights import Manifest
 
 
 def manifest(version: int) -> Manifest:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from headrace.transport.weights import Expected, Manifest, WeightsMismatch, check_expected
 from headrace.transport.weights.layout import (
     ALIGNMENT_BYTES,
@@ -15,8 +18,6 @@ from headrace.transport.weights.layout import (
     model_tensors,
     unflatten,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 torch.set_num_threads(1)
 

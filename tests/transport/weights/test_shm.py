@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from headrace.transport.weights import Manifest, WeightsMismatch, make_sender, open_weights
 from headrace.transport.weights.shm import HEADER_BYTES, ShmReader, ShmWriter
 
