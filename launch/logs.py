@@ -53,8 +53,9 @@ class LogTail:
         self.flush()
 
     def _emit_line(self, line: bytes) -> None:
+        line = line.rstrip(b"\r").rpartition(b"\r")[2]  # of a progress bar, what a terminal would show last
         for start in range(0, len(line), MAX_LINE_BYTES) or (0,):
-            self._emit(self._name, line[start : start + MAX_LINE_BYTES].decode(errors="replace").rstrip("\r"))
+            self._emit(self._name, line[start : start + MAX_LINE_BYTES].decode(errors="replace"))
 
 
 def last_lines(path: Path, count: int = 20) -> str:

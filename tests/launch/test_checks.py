@@ -1,0 +1,71 @@
+"""Rules between keys: each names the key and the fix, and only broken ones speak."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.launch.checks import check_counts, check_values
+from headrace.launch.topology import ProcessPlan
+
+GOOD: dict[str, Any] = {
+    "mode": "async",
+    "training": {"batch_sessions": 64, "group_size": 8},
+    "staleness": {"max_lag_versions": 4, "hard_lag_versions": None},
+    "weights": {"every_steps": 5},
+    "sampling": {"max_prompt_tokens": 64, "max_tokens": 24},
+    "inference": {"context_tokens": 88},
+    "evaluation": {"num_prompts": 4},
+}
+
+
+def changed(**values: Any) -> dict[str, Any]:
+    config = {k: dict(v) if isinstance(v, dict) else v for k, v in GOOD.items()}
+    for key, value in values.items():
+        group, _, name = key.partition("__")
+        if name:
+            config[group][name] = value
+        else:
+            config[group] = value
+    return config
+
+
+def test_good_values_have_no_problem() -> None:
+    assert check_values(GOOD) == []
+    assert check_values({}) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "fix"),
+    [
+        ({"training__batch_sessions": 60}, "training.batch_sessions", "training.batch_sessions=64"),
+        ({"training__batch_sessions": 4}, "training.batch_sessions", "training.batch_sessions=8"),
+        ({"training__group_size": 0}, "training.group_size", "8"),
+        ({"weights__every_steps": 6}, "weights.every_steps", "max_lag_versions=5"),
+        ({"weights__every_steps": 0}, "weights.every_steps", "max_lag_versions=0"),
+        ({"staleness__hard_lag_versions": 3}, "staleness.hard_lag_versions", "null"),
+        ({"sampling__max_tokens": 25}, "sampling.max_tokens", "lower it"),
+    ],
+)
+def test_each_rule(values: dict[str, Any], key: str, fix: str) -> None:
+    problems = check_values(changed(**values))
+    assert [problem.key for problem in problems] == [key]
+    assert fix in str(problems[0])
+
+
+def test_sync_contradicted_is_refused_and_not_rewritten() -> None:
+    keys = {problem.key for problem in check_values(changed(mode="sync"))}
+    assert keys == {"staleness.max_lag_versions", "weights.every_steps"}
+
+
+def test_counts_of_a_training_topology() -> None:
+    def plans(**counts: int) -> tuple[ProcessPlan, ...]:
+        return tuple(ProcessPlan(f"{r}-{i}", "n", r, (f"{r}/{i}",)) for r, n in counts.items() for i in range(n))
+
+    full = {"dispatcher": 1, "environment": 2, "generator": 1, "grader": 1, "learner": 1, "parameter_server": 1}
+    assert check_counts(plans(**full, evaluator=1), GOOD) == []
+    assert [p.key for p in check_counts(plans(**full), GOOD)] == ["topology.nodes.*.actors.evaluator.count"]
+    assert check_counts(plans(**full), changed(evaluation__num_prompts=0)) == []
+    assert [p.key for p in check_counts(plans(**full, evaluator=1, monitor=2), GOOD)] == ["topology.nodes.*.actors.monitor.count"]
+    assert check_counts(plans(judge=3), GOOD) == []
