@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 from headrace.actors.environment.counters import SessionCounters
 from headrace.actors.environment.environment import EnvironmentFactory
@@ -31,7 +33,7 @@ from headrace.actors.messages import (
     SessionFailed,
 )
 from headrace.actors.session import SessionSpec
-from headrace.transport import Actor, Context, TransportError, handles
+from headrace.transport import Actor, Context, Refused, TransportError, handles
 
 MOVES_TICK_S = 0.005
 """SessionsMoved gathers for this long: one message for many sessions, and a slot is free hardly later."""
@@ -139,12 +141,12 @@ class EnvironmentActor(Actor):
 
     @handles(RunSessions)
     async def run_sessions(self, message: RunSessions) -> Accepted:
-        """Raises ValueError, and takes none, where they are more than the actor can know at once. A session that is
+        """Raises Refused, and takes none, where they are more than the actor can know at once. A session that is
         known already (an ask repeated after its reply was lost) is not run twice."""
         new = [spec for spec in message.sessions if spec.session_id not in self._tasks]
         limit = QUEUED_PER_SLOT * self._slots
         if len(self._tasks) + len(new) > limit:
-            raise ValueError(
+            raise Refused(
                 f"{self.context.name} has {self._slots} slots and {len(self._tasks)} sessions, got {len(new)}"
             )
         for spec in new:
@@ -181,7 +183,9 @@ class EnvironmentActor(Actor):
             completion: Completion = await generators.ask(request, key=spec.session_id, timeout_s=timeout_s)
             return completion
 
-        session = Session(spec, self._environment, self._rules, ask, self.context.clock, self._counters)
+        session = Session(
+            spec, self._environment, self._rules, ask, self.context.clock, self._counters, self._accounted
+        )
         try:
             trajectory = await session.run()
         except SessionError:
@@ -192,6 +196,10 @@ class EnvironmentActor(Actor):
         grader = await self._graders.hand_over(trajectory)
         self._counters.finished()
         return grader
+
+    async def _accounted(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Author's code runs in tasks of its own (see phases.py), which the runtime does not time by itself."""
+        return await self.context.activity.drive(coroutine, "environment")
 
     async def _report(self, spec: SessionSpec, error: SessionError) -> None:
         self._counters.failed(error.counter)

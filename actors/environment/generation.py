@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 import numpy as np
+
 from headrace.actors.environment.phases import Reason, SessionError
 from headrace.actors.messages import Completion, Generate
 from headrace.transport import Clock, DeadlineExceeded, PeerLost, Refused, TransportError

@@ -30,24 +30,31 @@ class GraderPool:
         self._turn = 0
 
     async def hand_over(self, trajectory: Trajectory) -> str:
-        """The grader that owns it now. Raises SessionError (lost) after MAX_TRIES, each on whoever is then free."""
+        """The grader that owns it now. Raises SessionError (lost) after MAX_TRIES, each on another grader while there
+        is one."""
         problem = ""
+        failed: set[str] = set()
         for tries in range(MAX_TRIES):
             if tries:
                 await self._context.clock.sleep(RETRY_PAUSE_S * 2 ** (tries - 1))
             try:
-                return await self._ask(trajectory)
+                return await self._ask(trajectory, failed)
             except TransportError as error:
                 problem = f"{type(error).__name__}: {error}"
         raise SessionError("lost", f"no grader accepted it in {MAX_TRIES} tries; the last time: {problem}", "no_grader")
 
-    async def _ask(self, trajectory: Trajectory) -> str:
+    async def _ask(self, trajectory: Trajectory, failed: set[str]) -> str:
+        """Adds the grader to `failed` where it raises."""
         members = self._group.members() or await self._group.wait_for(1, timeout_s=self._timeout_s)
-        name = least_outstanding(members, self._outstanding.__getitem__, self._turn)
+        others = [name for name in members if name not in failed] or members
+        name = least_outstanding(others, self._outstanding.__getitem__, self._turn)
         self._turn += 1
         self._outstanding[name] += 1
         try:
             await self._context.ask(name, GradeSession(trajectory), timeout_s=self._timeout_s)
+        except TransportError:
+            failed.add(name)
+            raise
         finally:
             self._outstanding[name] -= 1
             if not self._outstanding[name]:

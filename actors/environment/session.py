@@ -11,11 +11,12 @@ the environment is closed either way. Called by the environment actor, one insta
 from __future__ import annotations
 
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+
 from headrace.actors.environment.counters import SessionCounters
 from headrace.actors.environment.environment import Environment, EnvironmentFactory, StepOutcome, Tool
 from headrace.actors.environment.generation import AskGenerator, cut_by_length, generate
@@ -29,6 +30,9 @@ from headrace.actors.session.trajectory import Ending
 from headrace.transport import Clock
 
 T = TypeVar("T")
+Account = Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]
+"""Wraps a call into an author's code so that its steps count as the actor's busy time."""
+
 Phase = Literal["queued", "reset", "generate", "step", "close", "done"]
 
 
@@ -56,6 +60,7 @@ class Session:
     ask: AskGenerator
     clock: Clock
     counters: SessionCounters
+    account: Account = field(default=lambda coroutine: coroutine)
     phase: Phase = "queued"
     _builder: TrajectoryBuilder = field(init=False)
     _messages: list[ChatMessage] = field(default_factory=list)
@@ -195,7 +200,7 @@ class Session:
         before = self.clock.time()
         what = f"{phase} after turn {self._num_turns}" if self._num_turns else phase
         try:
-            return await within(coroutine, min(timeout_s, self._deadline - before), what)
+            return await within(self.account(coroutine), min(timeout_s, self._deadline - before), what)
         except SessionError:
             raise
         except Exception as error:  # an author's code: its session fails, the actor goes on
@@ -208,7 +213,7 @@ class Session:
         self.phase = "close"
         before = self.clock.time()
         try:
-            await within(environment.close(), self.rules.timeouts.close_s, "close")
+            await within(self.account(environment.close()), self.rules.timeouts.close_s, "close")
         except Exception as error:  # an author's code, after the session's end: counted and noted
             self.counters.close_failures += 1
             self._notes["close"] = str(error)[:200]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from jinja2 import TemplateError
+
 from headrace.actors.environment.environment import Tool
 from headrace.actors.environment.rendering.chat_template import ChatTemplate
 from headrace.actors.environment.rendering.edges import bos_id, stop_ids, with_bos
 from headrace.actors.environment.rendering.tokenizer import ModelTokenizer
 from headrace.actors.session import ChatMessage
-from jinja2 import TemplateError
 
 _ANSWER = "HEADRACE-MADE-UP-ANSWER"
 _MADE_UP = (ChatMessage("user", "hello"), ChatMessage("assistant", _ANSWER))

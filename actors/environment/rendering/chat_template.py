@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from headrace.actors.environment.environment import Tool
-from headrace.actors.session import ChatMessage
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from headrace.actors.environment.environment import Tool
+from headrace.actors.session import ChatMessage
 
 
 class ChatTemplate:

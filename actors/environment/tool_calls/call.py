@@ -20,6 +20,11 @@ def quoted(payload: str) -> str:
     return f"{payload[:MAX_QUOTED_CHARS]}\n(the first {MAX_QUOTED_CHARS} of {len(payload)} characters)"
 
 
+def shortened(name: str) -> str:
+    """A name that the model made up, for a sentence about it."""
+    return name if len(name) <= 40 else f"{name[:40]}…"
+
+
 @dataclass(frozen=True, slots=True)
 class MalformedCall:
     """`payload`: what the model wrote; `reason`: what is wrong with it, in words for the model."""
@@ -68,7 +73,7 @@ def checked_call(name: object, arguments: object, tools: Sequence[Tool], payload
         return MalformedCall('it has no "name"', payload)
     if name not in by_name:
         return MalformedCall(
-            f'there is no tool "{quoted(name)}"; the tools are: {", ".join(by_name) or "none"}', payload
+            f'there is no tool "{shortened(name)}"; the tools are: {", ".join(by_name) or "none"}', payload
         )
     if not isinstance(arguments, Mapping):
         return MalformedCall("the arguments must be an object", payload)

@@ -11,7 +11,14 @@ import re
 from collections.abc import Sequence
 
 from headrace.actors.environment.environment import Tool
-from headrace.actors.environment.tool_calls.call import MalformedCall, ParsedTurn, answer_part, checked_call, collect
+from headrace.actors.environment.tool_calls.call import (
+    MalformedCall,
+    ParsedTurn,
+    answer_part,
+    checked_call,
+    collect,
+    shortened,
+)
 from headrace.actors.environment.tool_calls.hermes_json import blocks
 from headrace.actors.session import ToolCall
 
@@ -43,11 +50,11 @@ def _call(block: str, closed: bool, tools: Sequence[Tool]) -> ToolCall | Malform
     for match in _PARAMETER.finditer(body):
         key = match.group(1).strip()
         if key in arguments:
-            return MalformedCall(f"the parameter {key} is given twice", payload)
+            return MalformedCall(f"the parameter {shortened(key)} is given twice", payload)
         try:
             arguments[key] = _value(match.group(2), types.get(key, "string"))
         except (ValueError, RecursionError):
-            return MalformedCall(f"the parameter {key} must be of type {types[key]} (JSON)", payload)
+            return MalformedCall(f"the parameter {shortened(key)} must be of type {types[key]} (JSON)", payload)
     return checked_call(name.strip(), arguments, tools, payload)
 
 

@@ -1,0 +1,300 @@
+"""The environment actor among scripted peers, in one process on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from headrace.actors.environment import EnvironmentActor, Observation, SingleTurn, StepOutcome
+from headrace.actors.messages import (
+    Accepted,
+    CancelSessions,
+    Completion,
+    Generate,
+    GradeSession,
+    Metrics,
+    RunSessions,
+    SessionFailed,
+    SessionsMoved,
+)
+from headrace.transport import Actor, Refused, Runtime, handles, run_virtual
+
+IM_END = 266
+
+
+class Generator(Actor):
+    """Says "hello" after `delay_s`; fails while `broken`."""
+
+    def __init__(self, delay_s: float = 0.5) -> None:
+        self.delay_s = delay_s
+        self.requests: list[Generate] = []
+        self.running = self.peak = 0
+
+    @handles(Generate, concurrent=True)
+    async def generate(self, message: Generate) -> Completion:
+        self.requests.append(message)
+        self.running += 1
+        self.peak = max(self.peak, self.running)
+        try:
+            await self.context.clock.sleep(self.delay_s)
+        finally:
+            self.running -= 1
+        n = 2
+        return Completion(np.array([259, IM_END], np.int32), np.full(n, -0.1, np.float32), np.ones(n, np.int32), "stop")
+
+
+class Grader(Actor):
+    def __init__(self, *, hang: bool = False) -> None:
+        self.hang = hang
+        self.got: list[GradeSession] = []
+
+    @handles(GradeSession, concurrent=True)
+    async def grade(self, message: GradeSession) -> Accepted:
+        if self.hang:
+            await self.context.clock.sleep(10_000)
+        self.got.append(message)
+        return Accepted()
+
+
+class Dispatcher(Actor):
+    def __init__(self) -> None:
+        self.moved: list[SessionsMoved] = []
+        self.failed: list[SessionFailed] = []
+
+    @handles(SessionsMoved)
+    async def sessions_moved(self, message: SessionsMoved) -> None:
+        self.moved.append(message)
+
+    @handles(SessionFailed)
+    async def session_failed(self, message: SessionFailed) -> Accepted:
+        self.failed.append(message)
+        return Accepted()
+
+
+class Monitor(Actor):
+    def __init__(self) -> None:
+        self.got: list[Metrics] = []
+
+    @handles(Metrics)
+    async def metrics(self, message: Metrics) -> None:
+        self.got.append(message)
+
+
+class House:
+    """A runtime with one of each; `environment` are the actor's own options."""
+
+    def __init__(self, model_folder, **environment) -> None:
+        self.runtime = Runtime(encode_local=True)
+        options = {"environment": SingleTurn, "model_path": str(model_folder), **environment}
+        self.environment = EnvironmentActor(**options)
+        self.generators = [Generator(), Generator()]
+        self.graders = [Grader(), Grader()]
+        self.dispatcher, self.monitor = Dispatcher(), Monitor()
+
+    async def __aenter__(self) -> House:
+        await self.runtime.start()
+        await self.runtime.add(self.monitor, "monitor/0")
+        await self.runtime.add(self.dispatcher, "dispatcher/0")
+        for role, actors in (("generator", self.generators), ("grader", self.graders)):
+            for index, actor in enumerate(actors):
+                await self.runtime.add(actor, f"{role}/{index}")
+        await self.runtime.add(self.environment, "environment/0")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.runtime.stop()
+
+    async def run(self, specs) -> object:
+        return await self.runtime.context.ask("environment/0", RunSessions(tuple(specs)), timeout_s=5)
+
+    @property
+    def moved(self) -> list[str]:
+        return [session_id for move in self.dispatcher.moved for session_id in move.session_ids]
+
+    @property
+    def graded(self) -> list[str]:
+        return [grade.trajectory.spec.session_id for grader in self.graders for grade in grader.got]
+
+
+@pytest.fixture
+def house(model_folder) -> Callable[..., House]:
+    return lambda **options: House(model_folder, **options)
+
+
+def test_sessions_run_in_slots_and_move_to_graders(house, make_spec):
+    async def main():
+        async with house(slots=4) as h:
+            assert h.runtime.context.group("environment").metadata("environment/0") == {"slots": 4}
+            assert isinstance(await h.run(make_spec(f"s{n}") for n in range(8)), Accepted)
+            await asyncio.sleep(0.9)
+            assert len(h.moved) == 4  # the second four wait for slots
+            await asyncio.sleep(2)
+            assert sorted(h.moved) == sorted(h.graded) == [f"s{n}" for n in range(8)]
+            assert sum(generator.peak for generator in h.generators) <= 4
+            assert len(h.dispatcher.moved) <= 4  # batched: at most one message a grader and a wave
+            for move in h.dispatcher.moved:
+                index = int(move.grader.removeprefix("grader/"))
+                assert set(move.session_ids) <= {g.trajectory.spec.session_id for g in h.graders[index].got}
+            await asyncio.sleep(2)
+            values = h.monitor.got[-1].values
+            assert (h.monitor.got[-1].stream, values["sessions"], values["tokens_out"]) == ("environment", 8.0, 16.0)
+
+    run_virtual(main())
+
+
+def test_a_repeated_request_runs_nothing_twice(house, make_spec):
+    async def main():
+        async with house() as h:
+            await h.run([make_spec("s0")])
+            await h.run([make_spec("s0")])
+            await asyncio.sleep(5)
+            assert h.graded == ["s0"]
+
+    run_virtual(main())
+
+
+def test_more_than_it_can_know_is_refused(house, make_spec):
+    async def main():
+        async with house(slots=1) as h:
+            with pytest.raises(Refused, match="1 slots"):
+                await h.run(make_spec(f"s{n}") for n in range(3))
+
+    run_virtual(main())
+
+
+def test_nothing_more_is_sent_about_a_cancelled_session(house, make_spec):
+    async def main():
+        async with house(slots=1) as h:
+            await h.run([make_spec("s0"), make_spec("s1")])
+            await asyncio.sleep(0.1)
+            await h.runtime.context.tell("environment/0", CancelSessions(("s0", "nobody")))
+            await asyncio.sleep(5)
+            assert h.graded == h.moved == ["s1"]
+            assert h.dispatcher.failed == []
+
+    run_virtual(main())
+
+
+def test_a_failed_session_is_reported_and_the_actor_goes_on(house, make_spec):
+    async def main():
+        async with house(context_tokens=100) as h:
+            await h.run([make_spec("long", prompt="x" * 200), make_spec("s1")])
+            await asyncio.sleep(5)
+            assert h.graded == ["s1"]
+            assert [(f.session_id, f.attempt, f.reason) for f in h.dispatcher.failed] == [("long", 0, "failed")]
+            assert "context_tokens=100" in h.dispatcher.failed[0].detail
+            assert h.monitor.got[-1].values["errors/prompt_too_long"] == 1.0
+
+    run_virtual(main())
+
+
+def test_a_plug_in_that_raises_fails_its_session_only(house, make_spec):
+    class BadParser:
+        def parse(self, text, tools):
+            raise TypeError("what is this")
+
+    async def main():
+        async with house(tool_calls=BadParser()) as h:
+            await h.run([make_spec("s0")])
+            await asyncio.sleep(5)
+            assert "what is this" in h.dispatcher.failed[0].detail
+            assert not h.runtime.failed.done()
+
+    run_virtual(main())
+
+
+def test_hanging_graders_lose_the_session_by_a_deadline(house, make_spec):
+    """cases G109: the grading phase has a deadline too."""
+
+    async def main():
+        async with house(grade_timeout_s=10.0) as h:
+            for grader in h.graders:
+                grader.hang = True
+            await h.run([make_spec("s0")])
+            await asyncio.sleep(40)
+            assert [(f.session_id, f.reason) for f in h.dispatcher.failed] == [("s0", "lost")]
+
+    run_virtual(main())
+
+
+def test_a_grader_that_hangs_does_not_lose_a_session_where_another_lives(house, make_spec):
+    async def main():
+        async with house(grade_timeout_s=10.0) as h:
+            h.graders[0].hang = True
+            await h.run(make_spec(f"s{n}") for n in range(4))
+            await asyncio.sleep(60)
+            assert sorted(h.moved) == [f"s{n}" for n in range(4)]
+            assert h.dispatcher.failed == []
+
+    run_virtual(main())
+
+
+def test_a_generation_moves_when_its_generator_dies(house, make_spec):
+    async def main():
+        async with house() as h:
+            await h.run(make_spec(f"s{n}") for n in range(8))
+            await asyncio.sleep(0.1)
+            assert all(generator.running for generator in h.generators)  # sticky, and spread over both
+            h.runtime._fail(h.runtime._cells["generator/0"], RuntimeError("killed"))
+            await asyncio.sleep(5)
+            assert sorted(h.moved) == [f"s{n}" for n in range(8)]
+
+    run_virtual(main())
+
+
+def test_turns_of_a_session_stick_to_one_generator_and_have_their_own_seeds(house, make_spec):
+    class Twice(SingleTurn):
+        turns = 0
+
+        async def step(self, turn):
+            self.turns += 1
+            return StepOutcome() if self.turns == 2 else StepOutcome(Observation(()).messages or (turn,), done=False)
+
+    async def main():
+        async with house(environment=Twice, max_turns=3) as h:
+            await h.run(make_spec(f"s{n}", member=n) for n in range(8))
+            await asyncio.sleep(5)
+            by_generator = [{r.session_id for r in generator.requests} for generator in h.generators]
+            assert not by_generator[0] & by_generator[1]
+            seeds = [r.sampling.seed for generator in h.generators for r in generator.requests]
+            assert len(set(seeds)) == len(seeds) == 16
+
+    run_virtual(main())
+
+
+def test_stopping_closes_what_runs(house, make_spec):
+    closed = []
+
+    class Closing(SingleTurn):
+        async def close(self):
+            closed.append(self)
+
+    async def main():
+        async with house(environment=Closing) as h:
+            await h.run(make_spec(f"s{n}") for n in range(3))
+            await asyncio.sleep(0.1)
+        assert len(closed) == 3
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"slots": 0}, "slots must be >= 1, got 0"),
+        ({"max_turns": 0}, "max_turns"),
+        ({"step_timeout_s": 0}, "step_timeout_s must be > 0"),
+        ({"grade_timeout_s": -1}, "grade_timeout_s"),
+        ({"environment": "SingleTurn"}, "_partial_"),
+        ({"renderer": "qwen"}, "auto, chat, plain"),
+        ({"tool_calls": "json"}, "hermes_json"),
+        ({"context_tokens": 0}, "context_tokens"),
+    ],
+)
+def test_wrong_options_fail_before_anything_starts(model_folder, option: dict[str, object], message: str):
+    options = {"environment": SingleTurn, "model_path": str(model_folder), **option}
+    with pytest.raises(ValueError, match=message):
+        EnvironmentActor(**options)  # type: ignore[arg-type]
