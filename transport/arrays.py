@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from headrace.transport.errors import InvalidField
 from headrace.transport.network import Frame
 

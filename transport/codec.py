@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgpack
+
 from headrace.transport.errors import CorruptFrame, InvalidField, Oversize
 from headrace.transport.message import type_named, type_of
 from headrace.transport.network import Frame

@@ -1,9 +1,9 @@
 """From a dataclass's annotations to its encoder and decoder, compiled at first use, checking every field both ways.
 
 A dataclass becomes a map of its fields. Allowed: bool, int, float (an int is taken; NaN and infinities kept), str,
-bytes, None, unions, Literal, enumerations, tuple[X, ...], tuple[X, Y], list[X], dict[str | int, X], `object` (JSON-like values), numpy
-arrays, torch tensors, and frozen dataclasses of these. Anything else is a TypeError when the class is first used,
-naming the field. Nothing is ever pickled.
+bytes, None, unions, Literal, enumerations, tuple[X, ...], tuple[X, Y], list[X], dict[str | int, X], `object` (JSON-like
+values), numpy arrays, torch tensors, and frozen dataclasses of these. Anything else is a TypeError when the class is
+first used, naming the field. Nothing is ever pickled.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from headrace.transport import arrays
 from headrace.transport.errors import InvalidField
 from headrace.transport.network import Frame
@@ -171,8 +172,9 @@ def _class(hint: type, where: str) -> Codec:
 
 def _not_allowed(hint: Any, where: str) -> TypeError:
     return TypeError(
-        f"{where}: {hint} cannot be in a message; allowed are bool, int, float, str, bytes, None, unions, "
-        f"Literal, enumerations, tuple, list, dict[str | int, X], object (JSON-like), numpy arrays, torch tensors and frozen dataclasses"
+        f"{where}: {hint} cannot be in a message; allowed are bool, int, float, str, bytes, None, unions, Literal, "
+        f"enumerations, tuple, list, dict[str | int, X], object (JSON-like), numpy arrays, torch tensors and frozen "
+        f"dataclasses"
     )
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import zmq
+
 from headrace.transport.errors import TransportError
 from headrace.transport.network import Address, Frame, Lane, Receive
 
