@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+
 from headrace.actors.session import ChatMessage, Trajectory
 
 _FLUSH_BYTES = 1 << 20

@@ -17,12 +17,11 @@ import select
 import signal
 import socket
 import sys
-import time
 import traceback
 from dataclasses import dataclass
-from typing import Any
 
 import msgpack
+
 from headrace.actors.grader.framing import receive_frame, send_frame
 from headrace.actors.grader.grading import Grading, WarmGrading
 from headrace.actors.grader.processes import (
@@ -34,7 +33,9 @@ from headrace.actors.grader.processes import (
     reap_strays,
 )
 
-Reply = dict[str, Any]
+_TRIES_TO_BEGIN = 3
+_BEGUN = b""
+"""the child's frame before it grades: what kills it from then on is the answer's doing"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,43 +82,51 @@ class Warden:
             self._stop_child()
 
     def _judge(self, request: bytes) -> bytes:
-        child = self._living_child()
-        try:
-            send_frame(child, request)
-            reply = self._await_reply(child)
-        except (OSError, ValueError) as error:
-            reply = outcome("died", f"the grading child broke its connection: {error}")
+        reply = None
+        for _ in range(_TRIES_TO_BEGIN):
+            child = self._living_child()
+            if self._begins(child, request):
+                reply = self._await_reply(child)
+                break
+            self._stop_child()  # it died while it was idle: no fault of this answer, which gets a new child
+        if reply is None:
+            raise RuntimeError(f"{_TRIES_TO_BEGIN} grading children ended before they began; is memory_bytes too low?")
         if msgpack.unpackb(reply)["outcome"] == "died":
             self._stop_child()  # what ran out of memory is not trusted with the next answer
         reap_strays(keep=frozenset({self._child_pid}))
         return reply
 
     def _living_child(self) -> socket.socket:
-        """The child, or a new one where it ended while it was idle: its death is no fault of the next answer."""
-        if self._child is not None and select.select([self._child], [], [], 0)[0]:
-            self._stop_child()
         if self._child is None:
             self._start_child()
         assert self._child is not None, "_start_child sets it"
         return self._child
 
+    def _begins(self, child: socket.socket, request: bytes) -> bool:
+        """Hand over a request and wait until the child has it."""
+        try:
+            send_frame(child, request)
+            return receive_frame(child) == _BEGUN
+        except OSError:
+            return False
+
     def _await_reply(self, child: socket.socket) -> bytes:
-        deadline = time.monotonic() + self._limits.timeout_s
-        while True:
-            remaining_s = deadline - time.monotonic()
-            ready, _, _ = select.select([child, self._connection], [], [], max(0.0, remaining_s))
-            if child in ready:
-                child.settimeout(max(0.1, remaining_s))
-                reply = receive_frame(child)
-                child.settimeout(None)
-                if reply is not None:
-                    return checked(reply)
-                return outcome("died", "the grading child ended without a reply (out of memory or a crash)")
-            if self._connection in ready:  # requests are one at a time: this is the actor going away
-                self._stop_child()
-                os._exit(0)
+        ready, _, _ = select.select([child, self._connection], [], [], self._limits.timeout_s)
+        if not ready:
             self._stop_child()
             return outcome("timed_out", f"grading ran past {self._limits.timeout_s} s")
+        if child not in ready:  # requests are one at a time: this is the actor going away
+            self._stop_child()
+            os._exit(0)
+        try:
+            child.settimeout(self._limits.timeout_s)
+            reply = receive_frame(child)
+            child.settimeout(None)
+            if reply is None:
+                return outcome("died", "the grading child ended without a reply (out of memory or a crash)")
+            return checked(reply)
+        except (OSError, ValueError) as error:
+            return outcome("died", f"the grading child broke its connection: {error}")
 
     def _start_child(self) -> None:
         ours, theirs = socket.socketpair()
@@ -147,6 +156,7 @@ def _run_child(parent_pid: int, connection: socket.socket, grading: Grading, lim
         limit_memory(limits.memory_bytes)
         while (request := receive_frame(connection)) is not None:
             limit_cpu(limits.timeout_s)
+            send_frame(connection, _BEGUN)
             send_frame(connection, _grade(grading, request))
     except BaseException:  # nothing may climb back into the warden's stack
         traceback.print_exc()

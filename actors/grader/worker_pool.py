@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
+
 from headrace.actors.grader.framing import HEADER, frame_length, pack_frame
 from headrace.actors.grader.grading import Grade, Grading, killed_reward
 from headrace.actors.session import Trajectory

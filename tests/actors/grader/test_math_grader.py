@@ -1,4 +1,4 @@
-r"""The mathematical grader on the table of public bug reports (cases A1 to A29), through the object that training uses."""
+r"""The mathematical grader on the table of public bug reports (cases A1 to A31), by the object that training uses."""
 
 from __future__ import annotations
 
@@ -75,7 +75,13 @@ IN_A_BOX = [
 WHOLE_TEXTS = [
     # (case, extraction, gold, completion, reward)
     ("A1", "strict", "840", r"So \boxed{840}. Let me explain. Final Answer \boxed{840}", 1.0),
-    ("A1", "strict", "4", r"\boxed{004}. But check: the sum is 2,552,004. So \boxed{004}. Final Answer \boxed{004}", 1.0),
+    (
+        "A1",
+        "strict",
+        "4",
+        r"\boxed{004}. But check: the sum is 2,552,004. So \boxed{004}. Final Answer \boxed{004}",
+        1.0,
+    ),
     ("A2", "strict", "7", r"First \boxed{5}. That is wrong; the answer is \boxed{7}.", 1.0),
     ("A2", "strict", "5", r"First \boxed{5}. That is wrong; the answer is \boxed{7}.", 0.0),
     ("A4", "strict", "42", r"\fbox{42}", 1.0),
