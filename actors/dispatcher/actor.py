@@ -13,7 +13,7 @@ import logging
 from headrace.actors.dispatcher.buffer import Consumption, OverAge
 from headrace.actors.dispatcher.evaluation import EvaluationSettings
 from headrace.actors.dispatcher.evaluator import Evaluator
-from headrace.actors.dispatcher.gauges import describe_wait, gauges
+from headrace.actors.dispatcher.gauges import LongWait, describe_wait, gauges
 from headrace.actors.dispatcher.journal import LedgerJournal
 from headrace.actors.dispatcher.ledger import SessionState
 from headrace.actors.dispatcher.placement import Placement
@@ -44,6 +44,7 @@ _ASK_TIMEOUT_S = 60.0
 _SWEEP_EVERY_S = 5.0
 _SLOT_GRACE_S = 60.0
 _REFUSED_PAUSE_S = 0.5
+_SHORTEST_WAIT_S = 0.001
 _GROUPS_BEFORE_SEED_WARNING = 16
 
 
@@ -101,7 +102,7 @@ class Dispatcher(Actor):
         self._ledger_path = ledger_path
         self._session_timeout_s = session_timeout_s
         self._metrics_every_s = metrics_every_s
-        self._stall_log_s = stall_log_s
+        self._hunger = LongWait(stall_log_s)
         self._journal = LedgerJournal(None)
         self.training = TrainingSessions(settings, tasks, lambda record: self._journal.write(record))
         self.placement = Placement()
@@ -268,22 +269,23 @@ class Dispatcher(Actor):
     async def next_batch(self, message: NextBatch) -> Batch:
         """Waits for ready groups; whoever completes one wakes it. An empty Batch after `wait_s`, or when the run ends."""
         clock = self.context.clock
-        began_s = clock.time()
-        log_at_s = began_s + self._stall_log_s
+        until_s = clock.time() + message.wait_s
+        self._hunger.begin(clock.time())
         while True:
             self._group_ready.clear()
             batch = self.training.take_batch(message.step)
             self._wake.set()  # what was too old made room
             if batch is not None:
+                self._hunger.end()
                 return Batch(batch.groups, batch.version_steps)
             now_s = clock.time()
-            if self.training.finished or now_s - began_s >= message.wait_s:
+            if self.training.finished or now_s >= until_s:
                 return Batch(())
-            if now_s >= log_at_s:
-                log_at_s = now_s + self._stall_log_s
-                logger.warning(describe_wait(self.training, self.placement, waited_s=now_s - began_s, now_s=now_s))
+            waited_s = self._hunger.alarm(now_s)
+            if waited_s is not None:
+                logger.warning(describe_wait(self.training, self.placement, waited_s=waited_s, now_s=now_s))
             try:
-                async with asyncio.timeout(min(log_at_s, began_s + message.wait_s) - now_s):
+                async with asyncio.timeout(max(_SHORTEST_WAIT_S, min(self._hunger.alarm_at_s, until_s) - now_s)):
                     await self._group_ready.wait()
             except TimeoutError:
                 continue

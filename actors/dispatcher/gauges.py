@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
+import math
+
 from headrace.actors.dispatcher.ledger import OPEN_STATES, DropReason
 from headrace.actors.dispatcher.placement import Placement
 from headrace.actors.dispatcher.training import TrainingSessions
 
 _SHOWN_IDS = 8
+
+
+class LongWait:
+    """Tells when a wait that may span many asks has lasted for `every_s`, and again each `every_s`. Pure."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._since_s: float | None = None
+        self.alarm_at_s = math.inf
+
+    def begin(self, now_s: float) -> None:
+        """The wait begins, or goes on."""
+        if self._since_s is None:
+            self._since_s, self.alarm_at_s = now_s, now_s + self._every_s
+
+    def end(self) -> None:
+        self._since_s, self.alarm_at_s = None, math.inf
+
+    def alarm(self, now_s: float) -> float | None:
+        """How long it has lasted, where that is to be told now."""
+        if self._since_s is None or now_s < self.alarm_at_s:
+            return None
+        self.alarm_at_s = now_s + self._every_s
+        return now_s - self._since_s
 
 
 def gauges(training: TrainingSessions, placement: Placement) -> dict[str, float]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -58,3 +62,16 @@ def make_settings() -> Callable[..., TrainingSettings]:
         return TrainingSettings(**given)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def peers() -> ModuleType:
+    """The module scripted_peers.py beside this file; loaded once, since its messages' handlers register by class."""
+    path = Path(__file__).with_name("scripted_peers.py")
+    spec = importlib.util.spec_from_file_location("scripted_peers", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["scripted_peers"] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,74 @@
+"""The line that a person watches: progress, rewards, rates, lag, who is busy. Pure text, no terminal control."""
+
+from __future__ import annotations
+
+from headrace.actors.messages import Metrics
+from headrace.actors.monitor.activity import Shares
+
+
+class ConsoleLine:
+    """Keeps the newest values of each stream, and rates since the line before. A figure that nobody sent is left out."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, dict[str, float]] = {}
+        self._steps: dict[str, float] = {}
+        self._pauses_s: list[float] = []
+        self._before: tuple[float, float, float] | None = None
+
+    def take(self, record: Metrics) -> None:
+        self._latest.setdefault(record.stream, {}).update(record.values)
+        self._steps[record.stream] = record.step
+        if record.stream == "weights" and "pause_s" in record.values:
+            self._pauses_s.append(record.values["pause_s"])
+
+    def line(self, *, time_s: float, roles: dict[str, Shares]) -> str:
+        """One line for the time `time_s` (seconds since the start)."""
+        parts = [f"{int(time_s) // 60:d}:{int(time_s) % 60:02d}"]
+        parts += self._progress()
+        parts += self._rates(time_s)
+        if self._pauses_s:
+            parts.append(f"pause {1000 * sorted(self._pauses_s)[len(self._pauses_s) // 2]:.0f} ms")
+            self._pauses_s = []
+        busy = [f"{role} {100 * s.busy:.0f}%" for role, s in roles.items() if role in _SHOWN_ROLES]
+        if busy:
+            parts.append("busy " + " ".join(busy))
+        return " · ".join(parts)
+
+    def _progress(self) -> list[str]:
+        parts = []
+        for stream, label in (("pretrain", "pretrain"), ("train", "step")):
+            if stream in self._steps and not (stream == "pretrain" and "train" in self._steps):
+                parts.append(f"{label} {self._steps[stream]:.0f}")
+        dispatcher = self._latest.get("dispatcher", {})
+        if dispatcher.get("version", 0) > 0:
+            parts.append(f"version {dispatcher['version']:.0f}")
+        for stream, name, label, digits in _SHOWN:
+            value = self._latest.get(stream, {}).get(name)
+            if value is not None:
+                parts.append(f"{label} {value:.{digits}f}")
+        if dispatcher:
+            parts.append(f"sessions {dispatcher.get('running', 0):.0f} running {dispatcher.get('ready', 0):.0f} ready")
+        return parts
+
+    def _rates(self, time_s: float) -> list[str]:
+        dispatcher = self._latest.get("dispatcher", {})
+        ended = dispatcher.get("trained", 0.0) + dispatcher.get("dropped", 0.0)
+        tokens = dispatcher.get("trained_tokens", 0.0) + dispatcher.get("wasted_tokens", 0.0)
+        before, self._before = self._before, (time_s, ended, tokens)
+        if before is None or time_s <= before[0]:
+            return []
+        elapsed_s = time_s - before[0]
+        return [f"{(ended - before[1]) / elapsed_s:.0f} samples/s", f"{(tokens - before[2]) / elapsed_s:.0f} tokens/s"]
+
+
+_SHOWN = (
+    ("pretrain", "loss", "loss", 3),
+    ("train", "reward/mean", "reward", 3),
+    ("eval", "reward", "held-out", 3),
+    ("eval", "greedy", "greedy", 3),
+    ("train", "lag/token_mean", "lag", 1),
+    ("train", "ess/token", "ess", 2),
+)
+"""(stream, name, label, digits)"""
+
+_SHOWN_ROLES = ("learner", "generator", "environment", "grader")

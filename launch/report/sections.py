@@ -1,0 +1,161 @@
+"""The parts of report.json, each out of the files that it needs. docs/report.md lists every key. Pure but for reading."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from headrace.launch.report.run_files import MetricsRecord, RunFiles
+from headrace.launch.report.summaries import histogram_summary, mean, quantiles, values_of, weighted_mean
+
+STATES = ("running", "grading", "ready", "training", "trained")
+REASONS = (
+    "over_age", "cancelled", "failed", "timed_out", "zero_variance", "filtered", "quarantined", "rolled_back", "lost",
+)  # fmt: skip
+
+
+def evaluations(run: RunFiles) -> list[dict[str, Any]]:
+    """One entry for each evaluation, by version; of a version that was evaluated twice, the last."""
+    by_version = {int(record.step): record for record in run.stream("eval")}
+    return [
+        {"version": version, "time_s": record.time_s, **record.values} for version, record in sorted(by_version.items())
+    ]
+
+
+def eval_curve(entries: list[dict[str, Any]], name: str) -> list[list[float]]:
+    """[[version, mean, n], …] of one figure."""
+    return [[entry["version"], entry[name], int(entry[f"{name}_n"])] for entry in entries if name in entry]
+
+
+def train_reward(run: RunFiles) -> list[list[float]]:
+    """[[step, mean reward of the sessions trained in it, their number], …]."""
+    return [
+        [int(record.step), record.values["reward/mean"], int(record.values.get("sessions", 0))]
+        for record in run.stream("train")
+        if "reward/mean" in record.values
+    ]
+
+
+def weight_updates(run: RunFiles) -> dict[str, int]:
+    """Versions that generators took into service; those that found requests in flight; those that failed somewhere."""
+    commits = [record for record in run.stream("weights") if "pause_s" in record.values]
+    busy = {int(record.step) for record in commits if record.values.get("requests_running", 0.0) > 0}
+    failed = {int(record.step) for record in run.stream("weights") if record.values.get("failed", 0.0) > 0}
+    unpublished = max(values_of(run.stream("train"), "publications/failed"), default=0.0)
+    return {
+        "count": len({int(record.step) for record in commits}),
+        "with_requests_running": len(busy),
+        "failed": len(failed) + int(unpublished),
+    }
+
+
+def update_seconds(run: RunFiles, name: str) -> dict[str, float | None]:
+    """Quantiles over generators and versions of `pause_s` or `load_s`."""
+    return quantiles(values_of(run.stream("weights"), name))
+
+
+def lag_histogram(run: RunFiles) -> dict[int, int]:
+    """Lag → trained tokens that had it."""
+    counts: Counter[int] = Counter()
+    for line in run.ledger:
+        if line.get("state") == "trained":
+            for lag, tokens in (line.get("token_lags") or {}).items():
+                counts[int(lag)] += int(tokens)
+    return dict(sorted(counts.items()))
+
+
+def session_lags(run: RunFiles) -> dict[str, float | int | None]:
+    """Of trained sessions, by their oldest token."""
+    counts = Counter(int(line["lag"]) for line in run.ledger if line.get("state") == "trained" and line.get("lag") is not None)
+    return histogram_summary(counts)
+
+
+def utilisation(run: RunFiles) -> dict[str, dict[str, Any]]:
+    """Role → busy, blocked (by role), idle: shares that add up to 1."""
+    roles: dict[str, dict[str, Any]] = {}
+    for role, shares in run.activity.get("roles", {}).items():
+        blocked = {peer: float(share) for peer, share in shares.get("blocked", {}).items()}
+        busy = float(shares["busy"])
+        roles[role] = {"busy": busy, "blocked": blocked, "idle": max(0.0, 1.0 - busy - sum(blocked.values()))}
+    return roles
+
+
+def ledger(run: RunFiles) -> dict[str, Any]:
+    """Counts by state and reason, wasted tokens by reason, and whether they balance. Out of the journal where it is complete,
+    else out of the dispatcher's last figures."""
+    last: dict[str, float] = run.stream("dispatcher")[-1].values if run.stream("dispatcher") else {}
+    if len(run.ledger) >= last.get("issued", 0.0):
+        dropped = Counter(str(line.get("reason")) for line in run.ledger if line.get("state") == "dropped")
+        states = dict.fromkeys(STATES, 0) | {"trained": sum(line.get("state") == "trained" for line in run.ledger)}
+        issued, drops = len(run.ledger), {reason: dropped[reason] for reason in REASONS}
+    else:
+        states = {state: int(last.get(state, 0)) for state in STATES}
+        issued, drops = int(last["issued"]), {reason: int(last.get(f"dropped_{reason}", 0)) for reason in REASONS}
+    wasted: Counter[str] = Counter()
+    for line in run.ledger:
+        if line.get("state") == "dropped":
+            wasted[str(line.get("reason"))] += int(line.get("tokens") or 0)
+    return {
+        "issued": issued,
+        **states,
+        "dropped": drops,
+        "wasted_tokens": {reason: wasted[reason] for reason in REASONS},
+        "balanced": issued == sum(states.values()) + sum(drops.values()),
+    }
+
+
+def training_seconds(run: RunFiles) -> float | None:
+    """From the first version in service to the last optimizer step; None before there is a step."""
+    served = [record.time_s for record in run.stream("dispatcher") if record.values.get("version", 0.0) > 0]
+    steps = run.stream("train")
+    if not served or not steps:
+        return None
+    seconds = steps[-1].time_s - served[0]
+    return seconds if seconds > 0 else None
+
+
+def throughput(run: RunFiles) -> dict[str, float | None]:
+    """Over the time of training. Sessions and tokens: those that were graded, trained or not; `trained_*`: those that were trained."""
+    seconds = training_seconds(run)
+    graded = [line for line in run.ledger if line.get("tokens") is not None]
+    trained = [line for line in graded if line.get("state") == "trained"]
+    if seconds is None:
+        names = ("tokens_per_s", "sessions_per_s", "trained_tokens_per_s", "trained_sessions_per_s", "training_s")
+        return dict.fromkeys(names)
+    return {
+        "tokens_per_s": sum(line["tokens"] for line in graded) / seconds,
+        "sessions_per_s": len(graded) / seconds,
+        "trained_tokens_per_s": sum(line["tokens"] for line in trained) / seconds,
+        "trained_sessions_per_s": len(trained) / seconds,
+        "training_s": seconds,
+    }
+
+
+def logprob_gap(run: RunFiles) -> dict[str, Any]:
+    """|Δ log-prob| of learner against engine: `probe` (fresh KV, same version), `in_run` on tokens of the very version that was
+    trained, `older` on the others (mismatch and staleness); each with the number of tokens."""
+    probes = run.stream("logprob_probe")
+    probe: MetricsRecord | None = probes[-1] if probes else None
+    train = run.stream("train")
+    same, num_same = weighted_mean(train, "logprob_gap/same_version_mean", "logprob_gap/same_version_tokens")
+    older, num_older = weighted_mean(train, "logprob_gap/older_mean", "logprob_gap/older_tokens")
+    return {
+        "probe": {
+            "mean": probe.values.get("mean") if probe else None,
+            "max": probe.values.get("max") if probe else None,
+            "n": int(probe.values.get("tokens", 0)) if probe else 0,
+            "version": int(probe.step) if probe else None,
+        },
+        "in_run": {"mean": same, "n": num_same},
+        "older": {"mean": older, "n": num_older},
+    }
+
+
+def ess(run: RunFiles) -> dict[str, float | None]:
+    """Effective sample size over N, mean over the steps, and the smallest by token."""
+    by_token = values_of(run.stream("train"), "ess/token")
+    return {
+        "token": mean(by_token),
+        "sequence": mean(values_of(run.stream("train"), "ess/sequence")),
+        "token_min": min(by_token, default=None),
+    }

@@ -1,0 +1,79 @@
+"""The report as text for a terminal. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def format_report(report: Mapping[str, Any]) -> str:
+    """A screen of lines; a figure that is not known is a dash."""
+    updates, lag, ledger = report["weight_updates"], report["lag_versions"], report["ledger"]
+    gap, ess = report["logprob_gap"], report["ess"]
+    drops = ", ".join(f"{reason} {count}" for reason, count in ledger["dropped"].items() if count) or "none"
+    rows = [
+        ("run", f"{report['run']}  {report['status']}  mode {report['mode'] or '–'}  wall {number(report['wall_s'], 0)} s"),
+        ("held-out reward", _curve(report["eval_reward"], "temperature 1")),
+        ("", _curve(report["eval_reward_greedy"], "greedy")),
+        ("", _curve(report["eval_pass_at_8"], "pass@8")),
+        ("train reward", _train(report["train_reward"])),
+        ("steps", f"{report['steps']}"),
+        (
+            "weight updates",
+            f"{updates['count']}, with requests running {updates['with_requests_running']}, failed {updates['failed']}",
+        ),
+        ("update pause", _quantiles(report["update_pause_s"])),
+        ("update load", _quantiles(report["update_load_s"])),
+        ("lag by token", f"mean {number(lag['mean'], 2)}  p50 {number(lag['p50'], 0)}  p95 {number(lag['p95'], 0)}  max {number(lag['max'], 0)}"),
+        ("throughput", f"{number(report['sessions_per_s'], 1)} sessions/s, {number(report['tokens_per_s'], 0)} tokens/s"),
+        (
+            "log-prob gap",
+            f"probe {number(gap['probe']['mean'], 6)} (n {gap['probe']['n']}), "
+            f"in run {number(gap['in_run']['mean'], 6)} (n {gap['in_run']['n']})",
+        ),
+        ("ESS / N", f"token {number(ess['token'], 3)}, sequence {number(ess['sequence'], 3)}"),
+        (
+            "ledger",
+            f"issued {ledger['issued']}, trained {ledger['trained']}, dropped {sum(ledger['dropped'].values())} ({drops}), "
+            f"{'balanced' if ledger['balanced'] else 'NOT BALANCED'}",
+        ),
+    ]
+    lines = [f"{name:<16} {text}" for name, text in rows]
+    lines.append(f"{'utilisation':<16} {'busy':>6} {'idle':>6}  blocked on")
+    for role, shares in report["utilisation"].items():
+        blocked = ", ".join(f"{peer} {100 * share:.0f}%" for peer, share in shares["blocked"].items() if share >= 0.005)
+        lines.append(f"  {role:<14} {100 * shares['busy']:>5.0f}% {100 * shares['idle']:>5.0f}%  {blocked or '–'}")
+    provenance = report["provenance"]
+    if provenance:
+        dirty = " (dirty)" if provenance.get("git_dirty") else ""
+        commit = str(provenance.get("git_commit") or "unknown")[:12]
+        lines.append(f"{'provenance':<16} seed {provenance.get('seed')}, commit {commit}{dirty}")
+    return "\n".join(lines)
+
+
+def number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _curve(points: list[list[float]], label: str) -> str:
+    if not points:
+        return f"{label}: –"
+    (first_version, first, _), (last_version, last, n) = points[0], points[-1]
+    best = max(point[1] for point in points)
+    return (
+        f"{label}: {first:.3f} (version {first_version:.0f}) → {last:.3f} (version {last_version:.0f}, n {n:.0f}), "
+        f"best {best:.3f}, {len(points)} evaluations"
+    )
+
+
+def _train(points: list[list[float]]) -> str:
+    if not points:
+        return "–"
+    edge = max(1, min(20, len(points) // 4))
+    first = sum(point[1] for point in points[:edge]) / edge
+    last = sum(point[1] for point in points[-edge:]) / edge
+    return f"{first:.3f} → {last:.3f} (means of the first and last {edge} steps)"
+
+
+def _quantiles(values: Mapping[str, float | None]) -> str:
+    return "  ".join(f"{name} {number(None if value is None else 1000 * value, 1)} ms" for name, value in values.items())

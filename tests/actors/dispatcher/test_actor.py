@@ -1,0 +1,304 @@
+"""The dispatcher actor among scripted peers under virtual time: whole runs, the lag bound, lost environments, evaluations."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from headrace.actors.dispatcher.actor import Dispatcher
+from headrace.actors.dispatcher.evaluation import EvaluationSettings
+from headrace.actors.dispatcher.source import TaskSource
+from headrace.actors.messages import NextBatch, SessionsMoved
+from headrace.transport import LoopbackNetwork, Runtime, run_virtual
+
+
+class _Run:
+    """A topology in one process. `extra`: a second runtime that hosts environment/1 and can be stopped, as a process that dies."""
+
+    def __init__(self, peers: ModuleType, world: Any, dispatcher: Dispatcher, *, slots: int, max_steps: int) -> None:
+        self.peers, self.world, self.dispatcher = peers, world, dispatcher
+        self.slots, self.max_steps = slots, max_steps
+
+    async def start(self, *, extra: bool = False) -> None:
+        network = LoopbackNetwork()
+        self.runtime = Runtime(network)
+        await self.runtime.start()
+        peers, world, add = self.peers, self.world, self.runtime.add
+        await add(peers.Collector(world=world), "supervisor")
+        await add(peers.Collector(world=world), "monitor")
+        await add(peers.ScriptedParameterServer(world=world), "parameter_server")
+        await add(peers.ScriptedGrader(world=world), "grader")
+        await add(self.dispatcher, "dispatcher")
+        await add(peers.ScriptedEnvironment(world=world, slots=self.slots), "environment/0")
+        if extra:
+            self.extra = Runtime(network, directory=self.runtime.address)
+            await self.extra.start()
+            await self.extra.add(peers.ScriptedGrader(world=world), "grader/1")
+            await self.extra.add(peers.ScriptedEnvironment(world=world, slots=self.slots), "environment/1")
+        await add(peers.ScriptedLearner(world=world, max_steps=self.max_steps), "learner")
+
+    async def finish(self, timeout_s: float = 1e6) -> None:
+        done = asyncio.ensure_future(self.world.finished.wait())
+        await asyncio.wait({done, self.runtime.failed}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if self.runtime.failed.done():
+            await self.runtime.failed
+        assert done.done(), "the run did not finish"
+        await self.runtime.stop()
+
+
+def check_ledger(dispatcher: Dispatcher, world: Any, path: Path) -> list[dict[str, Any]]:
+    """Everything that was issued is on disk once, with an end, and agrees with what the learner saw."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    counts = dispatcher.training.ledger.snapshot()
+    assert counts["issued"] == counts["trained"] + counts["dropped"] == len(lines)
+    assert len({line["session_id"] for line in lines}) == len(lines)
+    trained = {line["session_id"]: line for line in lines if line["state"] == "trained"}
+    assert len(trained) == len(world.trained), "a session was trained twice, or trained and not booked"
+    assert all(trained[s]["step"] == step and trained[s]["lag"] == lag for step, s, lag in world.trained)
+    assert Counter(line["reason"] for line in lines if line["reason"]) == {
+        name.removeprefix("dropped_"): count for name, count in counts.items() if name.startswith("dropped_") and count
+    }
+    return lines
+
+
+@pytest.mark.parametrize("consumption", ["oldest_ready", "fifo", "newest"])
+@pytest.mark.parametrize("max_lag", [0, 1, 4])
+def test_heavy_tails_never_exceed_the_hard_limit(
+    peers: ModuleType, tasks: TaskSource, tmp_path: Path, max_lag: int, consumption: Any
+) -> None:
+    """cases F97, F98 over a whole run: lognormal sessions (sigma 1.5), 200 steps, sessions age in flight and in the queue."""
+    world_of = peers.World
+
+    async def main() -> tuple[Any, Dispatcher]:
+        world = world_of(session_s=lambda rng: rng.lognormvariate(0.0, 1.5), reward=lambda s: float(crc32(s.session_id.encode()) % 3 == 0))
+        dispatcher = Dispatcher(
+            tasks=tasks, group_size=4, batch_sessions=16, max_lag_versions=max_lag, consumption=consumption,
+            ledger_path=str(tmp_path / "ledger.jsonl"),
+        )  # fmt: skip
+        run = _Run(peers, world, dispatcher, slots=48, max_steps=200)
+        await run.start()
+        await run.finish()
+        return world, dispatcher
+
+    world, dispatcher = run_virtual(main())
+    check_ledger(dispatcher, world, tmp_path / "ledger.jsonl")
+    assert world.trained[-1][0] == 200
+    assert set(world.batch_sizes) == {16}
+    lags = [lag for _, _, lag in world.trained]
+    assert 0 <= min(lags)
+    assert max(lags) <= max(1, 3 * max_lag)
+    assert (max(lags) >= 1) == (max_lag > 0), "with room for lag, this run should have some"
+
+
+def test_sync_mode_has_lag_zero_and_waits_for_each_version(peers: ModuleType, tasks: TaskSource, tmp_path: Path) -> None:
+    async def main() -> tuple[Any, Dispatcher]:
+        world = peers.World(fails=lambda spec: spec.member == 0 and int(spec.group_id[1:]) % 3 == 0)
+        dispatcher = Dispatcher(
+            tasks=tasks, group_size=4, batch_sessions=8, max_lag_versions=4, mode="sync", max_attempts=2,
+            ledger_path=str(tmp_path / "ledger.jsonl"),
+        )  # fmt: skip
+        run = _Run(peers, world, dispatcher, slots=64, max_steps=100)
+        await run.start()
+        await run.finish()
+        return world, dispatcher
+
+    world, dispatcher = run_virtual(main())
+    lines = check_ledger(dispatcher, world, tmp_path / "ledger.jsonl")
+    assert {lag for _, _, lag in world.trained} == {0}
+    assert {line["reason"] for line in lines} <= {None, "failed", "cancelled"}
+    assert set(world.batch_sizes) <= {6, 7, 8}
+
+
+def test_a_slow_learner_holds_the_producers_back_and_nothing_vanishes(
+    peers: ModuleType, tasks: TaskSource, tmp_path: Path
+) -> None:
+    """cases F100: areal-project/AReaL#1481: what is ready is bounded by admission, never evicted in silence."""
+
+    async def main() -> tuple[Any, Dispatcher]:
+        world = peers.World(train_s=50.0)
+        dispatcher = Dispatcher(
+            tasks=tasks, group_size=4, batch_sessions=8, max_lag_versions=2, ledger_path=str(tmp_path / "ledger.jsonl")
+        )
+        run = _Run(peers, world, dispatcher, slots=512, max_steps=10)
+        await run.start()
+        await run.finish()
+        return world, dispatcher
+
+    world, dispatcher = run_virtual(main())
+    lines = check_ledger(dispatcher, world, tmp_path / "ledger.jsonl")
+    ready = [m.values["ready"] for m in world.metrics if m.stream == "dispatcher"]
+    assert 8 < max(ready) <= 3 * 8
+    assert len(lines) <= (10 + 3) * 8
+
+
+@pytest.mark.parametrize("what", ["environment", "grader"])
+def test_sessions_of_a_lost_process_run_again_elsewhere(
+    peers: ModuleType, tasks: TaskSource, tmp_path: Path, what: str
+) -> None:
+    async def main() -> tuple[Any, Dispatcher]:
+        world = peers.World(grade_s=5.0 if what == "grader" else 0.05)
+        dispatcher = Dispatcher(
+            tasks=tasks, group_size=4, batch_sessions=16, max_lag_versions=2, ledger_path=str(tmp_path / "ledger.jsonl")
+        )
+        run = _Run(peers, world, dispatcher, slots=16, max_steps=30)
+        await run.start(extra=True)
+        await asyncio.sleep(12.0)
+        await run.extra.stop(grace_s=0.0)
+        await run.finish()
+        return world, dispatcher
+
+    world, dispatcher = run_virtual(main())
+    lines = check_ledger(dispatcher, world, tmp_path / "ledger.jsonl")
+    assert dispatcher.training.counters["attempts_lost"] > 0
+    assert {line["reason"] for line in lines} <= {None, "cancelled"}
+    assert max(line["attempt"] for line in lines) == 1
+    assert dispatcher.placement.environments == ("environment/0",)
+
+
+def test_the_rest_is_cancelled_at_the_end_also_where_it_runs(peers: ModuleType, tasks: TaskSource, tmp_path: Path) -> None:
+    async def main() -> tuple[Any, Dispatcher]:
+        world = peers.World(session_s=lambda rng: 1.0 if rng.random() < 0.7 else 500.0)
+        dispatcher = Dispatcher(
+            tasks=tasks, group_size=2, batch_sessions=4, max_lag_versions=8, ledger_path=str(tmp_path / "ledger.jsonl")
+        )
+        run = _Run(peers, world, dispatcher, slots=64, max_steps=2)
+        await run.start()
+        await run.finish()
+        return world, dispatcher
+
+    world, dispatcher = run_virtual(main())
+    lines = check_ledger(dispatcher, world, tmp_path / "ledger.jsonl")
+    cancelled = {line["session_id"] for line in lines if line["reason"] == "cancelled"}
+    assert cancelled
+    assert set(world.cancelled) <= cancelled
+    assert len(world.cancelled) > 0
+    assert dispatcher.placement.num_seated == 0
+
+
+def test_evaluations_at_the_start_on_the_way_and_at_the_end(peers: ModuleType, tasks: TaskSource, tmp_path: Path) -> None:
+    """They hold one version each, training goes on meanwhile, a trigger that falls due during one waits, the last is of the last version."""
+
+    async def main() -> tuple[Any, Dispatcher]:
+        world = peers.World(reward=lambda s: float(s.member % 2 == 0))
+        evaluation = EvaluationSettings(num_prompts=6, samples=4, every_steps=10, max_in_flight=8)
+        dispatcher = Dispatcher(
+            tasks=tasks, group_size=4, batch_sessions=8, max_lag_versions=2, evaluation=evaluation,
+            ledger_path=str(tmp_path / "ledger.jsonl"),
+        )  # fmt: skip
+        run = _Run(peers, world, dispatcher, slots=32, max_steps=35)
+        await run.start()
+        await run.finish()
+        return world, dispatcher
+
+    world, dispatcher = run_virtual(main())
+    check_ledger(dispatcher, world, tmp_path / "ledger.jsonl")
+    evals = [m for m in world.metrics if m.stream == "eval"]
+    steps = [int(m.values["step"]) for m in evals]
+    assert steps[0] == 0
+    assert steps[-1] == 35
+    assert len(steps) == 5
+    assert all(0 <= step - due <= 2 for step, due in zip(steps[1:4], (10, 20, 30), strict=True))
+    last = evals[-1]
+    assert (last.step_name, last.step) == ("version", float(world.version))
+    assert last.values["reward"] == 0.5
+    assert last.values["reward_n"] == 24
+    assert last.values["greedy"] == 1.0
+    assert last.values["greedy_n"] == 6
+    assert last.values["pass_at_4"] == 1.0
+    assert last.values["pass_at_1"] == 0.5
+    assert last.values["off_version"] == 0
+    assert last.values["missing"] == 0
+
+
+def test_an_evaluation_that_hangs_is_given_up_and_counted(peers: ModuleType, tasks: TaskSource) -> None:
+    async def main() -> Any:
+        world = peers.World(session_s=lambda rng: 1e5 if rng.random() < 0.3 else 1.0)
+        evaluation = EvaluationSettings(num_prompts=4, samples=2, every_steps=1000, max_in_flight=64, timeout_s=30.0)
+        dispatcher = Dispatcher(
+            tasks=tasks, group_size=2, batch_sessions=4, max_lag_versions=8, evaluation=evaluation, session_timeout_s=20.0
+        )
+        run = _Run(peers, world, dispatcher, slots=64, max_steps=2)
+        await run.start()
+        await run.finish()
+        return world
+
+    world = run_virtual(main())
+    evals = [m.values for m in world.metrics if m.stream == "eval"]
+    assert evals[0]["missing"] > 0
+    assert evals[0]["reward_n"] + evals[0]["greedy_n"] + evals[0]["missing"] == 12
+
+
+def test_a_session_that_hangs_is_timed_out_and_its_task_quarantined(
+    peers: ModuleType, tasks: TaskSource, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """cases G104, F103: the poison task is listed, the run does not stall, and the wait for it is told with counts and ids."""
+
+    async def main() -> tuple[Any, Dispatcher]:
+        world = peers.World()
+        dispatcher = Dispatcher(
+            tasks=tasks, group_size=2, batch_sessions=4, max_lag_versions=0, max_attempts=2, session_timeout_s=60.0,
+            stall_log_s=20.0, ledger_path=str(tmp_path / "ledger.jsonl"),
+        )  # fmt: skip
+        environment = peers.ScriptedEnvironment
+
+        class Hanging(environment):  # type: ignore[misc,valid-type]
+            async def _run(self, spec: Any) -> None:
+                if spec.task.task_id == "t5":
+                    await self.context.clock.sleep(1e7)
+                await super()._run(spec)
+
+        peers_with_hang = ModuleType("peers")
+        peers_with_hang.__dict__.update(vars(peers) | {"ScriptedEnvironment": Hanging})
+        run = _Run(peers_with_hang, world, dispatcher, slots=32, max_steps=10)
+        await run.start()
+        await run.finish()
+        return world, dispatcher
+
+    with caplog.at_level(logging.WARNING):
+        world, dispatcher = run_virtual(main())
+    lines = check_ledger(dispatcher, world, tmp_path / "ledger.jsonl")
+    assert list(dispatcher.training.issuer.quarantined) == ["t5"]
+    assert {line["reason"] for line in lines if line["task_id"] == "t5"} == {"timed_out", "quarantined"}
+    waits = [r.getMessage() for r in caplog.records if "has waited" in r.getMessage()]
+    assert any("2 running" in text and "g0000005-00 (running at environment/0" in text for text in waits), waits
+    assert any("task t5 is quarantined" in r.getMessage() for r in caplog.records)
+
+
+def test_an_empty_batch_after_wait_s_and_news_of_unknown_sessions(peers: ModuleType, tasks: TaskSource) -> None:
+    """cases F103: news about a session that nobody knows does not disturb the loop."""
+
+    async def main() -> None:
+        runtime = Runtime(LoopbackNetwork())
+        await runtime.start()
+        await runtime.add(Dispatcher(tasks=tasks, group_size=2, batch_sessions=4), "dispatcher")
+        await runtime.context.tell("dispatcher", SessionsMoved(("nobody", ""), "grader/9"))
+        began_s = runtime.clock.time()
+        batch = await runtime.context.ask("dispatcher", NextBatch(0, 3.0), timeout_s=60)
+        assert batch.groups == ()
+        assert runtime.clock.time() - began_s == pytest.approx(3.0)
+        await runtime.stop()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"batch_sessions": 7}, "multiple of group_size"),
+        ({"max_lag_versions": -1}, "max_lag_versions must be >= 0"),
+        ({"hard_lag_versions": 1, "max_lag_versions": 4}, "hard_lag_versions"),
+        ({"over_age": "ignore"}, "over_age must be one of train, mask, drop, cancel"),
+        ({"temperature": 0.0}, "only evaluation is greedy"),
+    ],
+)
+def test_values_that_cannot_work_are_refused(tasks: TaskSource, changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        Dispatcher(**({"tasks": tasks, "group_size": 2, "batch_sessions": 4} | changes))

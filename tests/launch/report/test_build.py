@@ -1,0 +1,129 @@
+"""report.json out of a run folder: every figure checked against the folder that was written, and folders that are incomplete."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.launch.report import build_report, format_report, write_report
+from headrace.launch.report.run_files import RunFiles
+from headrace.launch.report.summaries import histogram_summary
+
+REQUIRED = {
+    "eval_reward", "eval_reward_greedy", "eval_pass_at_8", "train_reward", "weight_updates", "update_pause_s", "update_load_s",
+    "lag_versions", "utilisation", "tokens_per_s", "sessions_per_s", "logprob_gap", "ess", "ledger", "wall_s", "mode", "provenance",
+}  # fmt: skip
+
+
+def test_every_figure_is_what_the_folder_says(run_folder: Path) -> None:
+    report = build_report(run_folder)
+    assert report.keys() >= REQUIRED
+    assert report["eval_reward"] == [[1, 0.29, 512], [26, 0.6, 512], [51, 0.81, 512]]
+    assert report["eval_reward_greedy"][-1] == [51, pytest.approx(0.91), 64]
+    assert report["eval_pass_at_8"][0] == [1, pytest.approx(0.44), 64]
+    assert report["train_reward"][0] == [1, pytest.approx(0.305), 16]
+    assert len(report["train_reward"]) == 100
+    assert report["weight_updates"] == {"count": 50, "with_requests_running": 25, "failed": 1}
+    assert report["update_pause_s"]["max"] == pytest.approx(0.1)
+    assert report["update_pause_s"]["p50"] == pytest.approx(0.051)
+    assert report["update_load_s"]["max"] == pytest.approx(0.05)
+    assert report["logprob_gap"]["probe"] == {"mean": 2e-5, "max": 1e-4, "n": 640, "version": 1}
+    assert report["logprob_gap"]["in_run"] == {"mean": pytest.approx(1e-5), "n": 10_000}
+    assert report["logprob_gap"]["older"]["n"] == 6_000
+    assert report["ess"] == {"token": pytest.approx(0.95), "sequence": pytest.approx(0.7), "token_min": 0.95}
+    assert report["wall_s"] == 75.5
+    assert report["mode"] == "async"
+    assert report["provenance"]["seed"] == 3
+    assert json.loads(json.dumps(report, allow_nan=False)) == report
+
+
+def test_lag_is_by_trained_token(run_folder: Path) -> None:
+    """1600 sessions of 10 tokens; lags 1, 2, 3 have 6 tokens of 10 in a quarter of the sessions each."""
+    lag = build_report(run_folder)["lag_versions"]
+    assert lag["n"] == 16_000
+    assert lag["mean"] == pytest.approx((1 + 2 + 3) * 2400 / 16_000)
+    assert (lag["p50"], lag["p95"], lag["max"]) == (0, 3, 3)
+
+
+def test_shares_of_time_add_up_to_one(run_folder: Path) -> None:
+    for role, shares in build_report(run_folder)["utilisation"].items():
+        total = shares["busy"] + sum(shares["blocked"].values()) + shares["idle"]
+        assert total == pytest.approx(1.0), role
+
+
+def test_rates_are_over_the_time_of_training(run_folder: Path) -> None:
+    """From the first version in service (10 s) to the last step (60 s); cancelled sessions were never graded."""
+    report = build_report(run_folder)
+    assert report["sessions_per_s"] == pytest.approx(2000 / 50)
+    assert report["tokens_per_s"] == pytest.approx((1600 * 10 + 400 * 5) / 50)
+    assert report["throughput"]["trained_sessions_per_s"] == pytest.approx(1600 / 50)
+
+
+def test_the_ledger_balances(run_folder: Path) -> None:
+    ledger = build_report(run_folder)["ledger"]
+    assert ledger["issued"] == 2060
+    assert ledger["trained"] == 1600
+    assert ledger["dropped"]["zero_variance"] == 400
+    assert ledger["dropped"]["cancelled"] == 60
+    assert ledger["wasted_tokens"]["zero_variance"] == 2000
+    assert ledger["balanced"]
+
+
+def test_a_run_killed_in_mid_line_has_a_report(run_folder: Path) -> None:
+    for name in ("activity.json", "provenance.json", "outcome.json"):
+        (run_folder / name).unlink()
+    ledger = (run_folder / "ledger.jsonl").read_text().splitlines()
+    (run_folder / "ledger.jsonl").write_text("\n".join(ledger[:100]) + "\n" + ledger[100][:20])
+    with open(run_folder / "metrics.jsonl", "a") as metrics:
+        metrics.write('{"time_s": 99, "stream": "tra')
+    report = write_report(run_folder)
+    assert report["status"] == "unfinished"
+    assert report["unreadable_lines"] == 2
+    assert report["utilisation"] == {}
+    assert report["ledger"]["issued"] == 1760
+    assert report["ledger"]["running"] == 60
+    assert not report["ledger"]["balanced"]
+    assert "NOT BALANCED" in format_report(report)
+
+
+def test_an_empty_folder_has_a_report(tmp_path: Path) -> None:
+    report = write_report(tmp_path)
+    assert report["eval_reward"] == []
+    assert report["wall_s"] is None
+    assert report["lag_versions"]["n"] == 0
+    assert report["ledger"]["balanced"]
+    assert "held-out reward" in format_report(report)
+    assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_late_and_repeated_steps_are_all_kept(run_folder: Path) -> None:
+    """cases L136: wandb/wandb#10628: after a resume, steps come again and out of order; an evaluation made twice counts once."""
+    with open(run_folder / "metrics.jsonl", "a") as metrics:
+        for step in (99, 50):
+            line = {
+                "time_s": 80.0,
+                "stream": "train",
+                "step_name": "step",
+                "step": step,
+                "values": {"reward/mean": 0.5},
+            }
+            metrics.write(json.dumps(line) + "\n")
+        line = {
+            "time_s": 81,
+            "stream": "eval",
+            "step_name": "version",
+            "step": 26,
+            "values": {"step": 50, "reward": 0.7, "reward_n": 8},
+        }
+        metrics.write(json.dumps(line) + "\n")
+    assert len(RunFiles(run_folder).stream("train")) == 102
+    report = build_report(run_folder)
+    assert report["eval_reward"][1] == [26, 0.7, 8]
+
+
+def test_quantiles_of_a_histogram() -> None:
+    assert histogram_summary({0: 1, 5: 1}) == {"mean": 2.5, "p50": 0, "p95": 5, "max": 5, "n": 2}
+    assert histogram_summary({2: 95, 9: 5})["p95"] == 2
+    assert histogram_summary({2: 94, 9: 6})["p95"] == 9
