@@ -71,7 +71,7 @@ class Learner(Actor):
         weight_decay: float = 0.0,
         clip_grad_norm: float = 1.0,
         tokens_per_row: int = 0,
-        tokens_per_micro_batch: int = 4096,
+        tokens_per_micro_batch: int = 2048,
         autocast: str = "none",
         device: str = "cpu",
         num_threads: int | None = None,

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+
 from headrace.actors.learner.advantages.protocol import Advantage
 from headrace.actors.learner.sequence import TrainSequence
 from headrace.actors.session import Group, Trajectory

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from headrace.actors.learner.schedule import AdamSettings
 from torch import nn
+
+from headrace.actors.learner.schedule import AdamSettings
 
 
 class Optimizer:

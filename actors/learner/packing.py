@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
 from headrace.actors.learner.sequence import TrainSequence
 
 Row = tuple[int, ...]
@@ -25,7 +26,7 @@ class PackingSettings:
     memory: positions of one forward pass, padding included."""
 
     tokens_per_row: int = 0
-    tokens_per_micro_batch: int = 4096
+    tokens_per_micro_batch: int = 2048
 
     def __post_init__(self) -> None:
         if self.tokens_per_row < 0:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from headrace.actors.learner.packing import MicroBatch
 from torch import nn
+
+from headrace.actors.learner.packing import MicroBatch
 
 AUTOCAST_DTYPES = {"none": None, "bfloat16": torch.bfloat16}
 

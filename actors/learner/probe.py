@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
 from headrace.actors.learner.figures.mismatch import Gap, gap
 from headrace.actors.learner.sequence import TrainSequence
 from headrace.actors.messages import Completion, Generate

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+
 from headrace.actors.learner.aggregation.protocol import Aggregation
 from headrace.actors.learner.objectives.protocol import Objective, TrainedTokens
 from headrace.actors.learner.optimizer import Optimizer

@@ -13,8 +13,12 @@ class VersionLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.steps: dict[int, int] = {0: 0}
+        self._line_end = ""
         if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
+            text = path.read_text(encoding="utf-8")
+            if text and not text.endswith("\n"):
+                self._line_end = "\n"  # nothing may be joined to a half-written line
+            for line in text.splitlines():
                 try:
                     record = json.loads(line)
                 except json.JSONDecodeError:
@@ -30,6 +34,7 @@ class VersionLog:
         version = self.newest + 1
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"version": version, "step": step}) + "\n")
+            file.write(self._line_end + json.dumps({"version": version, "step": step}) + "\n")
+        self._line_end = ""
         self.steps[version] = step
         return version

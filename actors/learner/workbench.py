@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+
 from headrace.actors.learner.aggregation.protocol import Aggregation
 from headrace.actors.learner.checkpoint import CheckpointInfo, CheckpointStore
 from headrace.actors.learner.objectives.protocol import Objective

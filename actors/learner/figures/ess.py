@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from headrace.actors.learner.objectives.protocol import MAX_ABS_LOG_RATIO
 
 

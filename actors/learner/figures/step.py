@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+
 from headrace.actors.learner.figures.ess import sequence_ess, token_ess
 from headrace.actors.learner.figures.lag import lag_figures, token_lags
 from headrace.actors.learner.figures.mismatch import Gap, gaps_by_age

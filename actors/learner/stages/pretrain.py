@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from headrace.actors.learner.aggregation import TokenMean
 from headrace.actors.learner.documents import DocumentSource
 from headrace.actors.learner.objectives import CrossEntropy
