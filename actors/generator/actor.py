@@ -154,7 +154,8 @@ class Generator(Actor):
         self.context.tell_soon("monitor", Metrics("weights", "version", manifest.version, values))
 
     async def _report_tokens(self, context: Context) -> None:
-        reported_tokens, reported_s = 0, context.clock.time()
+        began_s = context.clock.time()
+        reported_tokens, reported_s = 0, began_s
         while True:
             await context.clock.sleep(self._metrics_period_s)
             now_s = context.clock.time()
@@ -165,7 +166,7 @@ class Generator(Actor):
                 "requests_running": float(self._engine.num_running),
             }
             reported_tokens, reported_s = self._num_tokens, now_s
-            context.tell_soon("monitor", Metrics("generate", "wall_s", now_s, values))
+            context.tell_soon("monitor", Metrics("generate", "wall_s", now_s - began_s, values))
 
     def _fail(self, error: EngineDied) -> None:
         """End this actor, and so its process, with that error; once."""

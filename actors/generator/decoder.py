@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from headrace.actors.generator.sampling import sample
-from headrace.actors.generator.slot_cache import SlotCache
+from headrace.actors.generator.slot_cache import SlotCache, check_attention
 from headrace.actors.session import Sampling
 
 if TYPE_CHECKING:
@@ -64,8 +64,9 @@ class Decoder:
         self._dtype = model.dtype
         self._max_batch = max_batch
         self._max_prefill_tokens = max_prefill_tokens
-        layers = model.config.get_text_config().num_hidden_layers
-        self._cache = SlotCache(num_layers=layers, max_rows=max_batch, max_length=max_length)
+        config = model.config.get_text_config()
+        check_attention(config, max_length)
+        self._cache = SlotCache(num_layers=config.num_hidden_layers, max_rows=max_batch, max_length=max_length)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._lengths: list[int] = []

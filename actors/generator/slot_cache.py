@@ -43,9 +43,21 @@ class SlotCache(Cache):  # type: ignore[misc]  # transformers is untyped here
 
     def move(self, source: int, target: int) -> None:
         """Row `target` becomes a copy of row `source`."""
-        for layer in self.layers:
-            layer.keys[target].copy_(layer.keys[source])
-            layer.values[target].copy_(layer.values[source])
+        with torch.inference_mode():  # the storage was made in it
+            for layer in self.layers:
+                layer.keys[target].copy_(layer.keys[source])
+                layer.values[target].copy_(layer.values[source])
+
+
+def check_attention(config: Any, max_length: int) -> None:
+    """Raise ValueError for a model whose layers keep something else than all keys and values of a sequence."""
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    other = kinds - {"full_attention", "sliding_attention"}
+    if other:
+        raise ValueError(f"the torch engine serves attention layers only, the model has {sorted(other)}; use vllm")
+    window = getattr(config, "sliding_window", None)
+    if "sliding_attention" in kinds and window is not None and max_length > window:
+        raise ValueError(f"max_model_len must be <= {window}, the model's sliding window, got {max_length}")
 
 
 class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]

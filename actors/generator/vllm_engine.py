@@ -192,7 +192,8 @@ class VllmEngine:
             raise WeightsMismatch(f"version {manifest.version} is not staged; stage_weights comes first")
         requests_running = self.num_running
         started = time.perf_counter()
-        await engine.pause_generation(mode="keep", clear_cache=False)
+        # As engine.pause_generation, without the 20 ms that it sleeps for the sake of tidy output order.
+        await engine.engine_core.pause_scheduler_async(mode="keep", clear_cache=False)
         try:
             load_started = time.perf_counter()
             await self._load_or_restore(engine, manifest)

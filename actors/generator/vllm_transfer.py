@@ -16,6 +16,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from headrace.transport.weights import Bucket, Manifest, TensorSpec, open_weights
 
@@ -60,15 +61,28 @@ class StagedWeightTransfer(WeightTransferEngine[StagedInit, StagedUpdate]):  # t
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: StagedUpdate) -> None:
-        """Tied names are left out: vLLM ties them itself. At the end: did the bytes stay ours meanwhile?"""
-        staged = open_weights(manifest_from_dict(update_info.manifest))
+        """Tied names are left out: vLLM ties them itself. At the end: did the bytes stay ours meanwhile? Where anything
+        fails the model is a mixture, but whole, so that another load can make it one version again."""
         try:
+            staged = open_weights(manifest_from_dict(update_info.manifest))
             self.model.load_weights(staged.tensors())
             staged.check_unchanged()
-        finally:
             staged.close()
+        except BaseException:
+            self._abandon()
+            raise
 
     def finish_weight_update(self) -> None:
+        finalize_layerwise_reload(self.model, self.model_config)
+
+    def _abandon(self) -> None:
+        """End a reload that failed half way: what was buffered is forgotten (it would be counted as part of the next
+        load), and layers that are still on the meta device get their tensors back."""
+        for layer in self.model.modules():
+            info = get_layerwise_info(layer)
+            if info.can_load():
+                info.load_numel = 0
+                info.loaded_weights.clear()
         finalize_layerwise_reload(self.model, self.model_config)
 
     def shutdown(self) -> None:

@@ -122,7 +122,10 @@ class Rollout:
     # --- events ------------------------------------------------------------------------------------------------------
 
     def publish(self, manifest: Manifest) -> list[Action]:
-        """The learner staged a version. Raises ValueError where it is not above every earlier one."""
+        """The learner staged a version. Raises ValueError where it is not above every earlier one; the newest once more
+        (a learner that did not hear the answer) changes nothing."""
+        if manifest == self._manifests.get(self._newest):
+            return []
         if manifest.version <= self._newest:
             raise ValueError(
                 f"version {manifest.version} is not above {self._newest}, the newest published; versions are never "

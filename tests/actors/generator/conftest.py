@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +52,7 @@ class Bench:
         self.engine = engine
         self.loop = asyncio.new_event_loop()
         self.writer = ShmWriter(run_id="engine-contract", bucket_bytes=4096, num_buffers=4)
+        self.version = 0
         self.run(engine.start())
 
     def run(self, awaitable: Awaitable[Any]) -> Any:
@@ -71,12 +71,11 @@ class Bench:
 
     def stage(self, tensors: dict[str, torch.Tensor]) -> Manifest:
         """The next version, staged by the learner."""
-        version = self.engine.version + 1
-        for old in range(version):
+        for old in range(self.version):  # the newest stays: an engine may need it to undo a failed load
             self.writer.release(old)
-        manifest = self.writer.stage(tensors, version=version, step=version)
-        while manifest is None:
-            raise AssertionError("no free buffer")
+        self.version += 1
+        manifest = self.writer.stage(tensors, version=self.version, step=self.version)
+        assert manifest is not None, "no buffer is free"
         return manifest
 
     async def update(self, model: LlamaForCausalLM) -> CommitTimings:
@@ -141,8 +140,3 @@ def prompts() -> list[list[int]]:
     generator = np.random.default_rng(0)
     drawn = [[int(t) for t in generator.integers(1, 128, size=generator.integers(1, 13))] for _ in range(64)]
     return [drawn[i - 1] if i % 4 == 3 else drawn[i] for i in range(64)]
-
-
-@pytest.fixture
-def numbers() -> Iterator[int]:
-    return itertools.count()

@@ -1,4 +1,4 @@
-"""What only the torch engine can show: its thread's death, a tied model, settings, the speed that batching buys."""
+"""What only the torch engine can show: its thread's death, a tied model, a reader that was too slow, settings."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from headrace.actors.generator.decoder import Decoder, Sequence
 from headrace.actors.generator.engine import EngineDied
 from headrace.actors.generator.torch_engine import TorchEngine
-from headrace.actors.session import Sampling
 from headrace.transport.weights.layout import model_tensors
 from headrace.transport.weights.shm import ShmWriter
 
@@ -114,36 +112,3 @@ def test_a_context_beyond_the_models_is_refused(model_path: str) -> None:
 
     with pytest.raises(ValueError, match="max_model_len must be <= 512"):
         asyncio.run(start())
-
-
-def test_rows_stay_right_when_the_cache_grows_and_rows_move(models: Any, greedy: Any, prompts: Any) -> None:
-    """More sequences than rows, lengths past each growth of the storage, finishes in every order."""
-    decoder = Decoder(models["first"], max_batch=5, max_length=512, max_prefill_tokens=30)
-    lengths = [200, 3, 90, 1, 140, 17, 66, 5, 30, 2]
-    sequences = [
-        Sequence(list(prompt), Sampling(max_tokens=n, temperature=0.0))
-        for prompt, n in zip(prompts, lengths, strict=False)
-    ]
-    for sequence in sequences:
-        decoder.add(sequence)
-    finished = []
-    while decoder.busy:
-        finished += decoder.step(version=3)
-    assert set(map(id, finished)) == set(map(id, sequences))
-    for sequence, prompt, n in zip(sequences, prompts, lengths, strict=False):
-        assert sequence.token_ids == greedy(models["first"], prompt, n)
-        assert sequence.versions == [3] * n
-
-
-def test_equal_prompts_are_prefilled_once(models: Any) -> None:
-    decoder = Decoder(models["first"], max_batch=16, max_length=512)
-    seen = []
-    hook = models["first"].model.embed_tokens.register_forward_hook(
-        lambda _, __, out: seen.append(tuple(out.shape[:2]))
-    )
-    for seed in range(8):
-        decoder.add(Sequence([5, 6, 7], Sampling(max_tokens=2, seed=seed)))
-    while decoder.busy:
-        decoder.step(version=1)
-    hook.remove()
-    assert seen == [(1, 3), (8, 1)]

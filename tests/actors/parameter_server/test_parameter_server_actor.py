@@ -220,7 +220,7 @@ def test_a_reused_version_is_refused() -> None:
     async def body(world: World) -> None:
         await world.publish(2)
         with pytest.raises(RemoteError, match="not above 2"):
-            await world.publish(2)
+            await world.publish(1)
 
     play(body)
 

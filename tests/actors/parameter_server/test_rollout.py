@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -67,8 +69,10 @@ def test_a_slow_generator_is_evicted_and_may_rejoin() -> None:
 def test_a_version_is_never_reused() -> None:
     rollout = Rollout()
     rollout.publish(manifest(3))
-    with pytest.raises(ValueError, match="not above 3"):
-        rollout.publish(manifest(3))
+    assert rollout.publish(manifest(3)) == []
+    for other in (replace(manifest(3), step=31), manifest(2)):
+        with pytest.raises(ValueError, match="not above 3"):
+            rollout.publish(other)
 
 
 def test_evaluators_hold_their_version_until_the_next_sync() -> None:

@@ -1,0 +1,69 @@
+"""Every name of vLLM's that the adapter uses, so that a new release breaks here, by name, and not in a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from importlib.metadata import entry_points
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.vllm]
+pytest.importorskip("vllm")
+
+
+def parameters(function: object) -> set[str]:
+    return set(inspect.signature(function).parameters)  # type: ignore[arg-type]
+
+
+def test_the_asynchronous_engine() -> None:
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.core_client import AsyncMPClient
+
+    assert {"prompt", "sampling_params", "request_id"} <= parameters(AsyncLLM.generate)
+    assert {"mode", "clear_cache"} <= parameters(AsyncMPClient.pause_scheduler_async)
+    assert {"weight_version"} <= parameters(AsyncLLM.finish_weight_update)
+    assert {"timeout"} <= parameters(AsyncLLM.shutdown)
+    for name in ("resume_generation", "start_weight_update", "update_weights", "update_weight_version", "errored"):
+        assert hasattr(AsyncLLM, name), name
+
+
+def test_arguments_and_outputs() -> None:
+    from vllm import AsyncEngineArgs, SamplingParams
+    from vllm.config import WeightTransferConfig
+    from vllm.outputs import CompletionOutput
+    from vllm.sampling_params import RequestOutputKind
+
+    from headrace.actors.generator.vllm_engine import VllmEngine
+
+    given = set(VllmEngine(model_path="m")._arguments) | {"max_model_len", "weight_transfer_config"}
+    assert given <= {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    assert RequestOutputKind.FINAL_ONLY
+    assert "backend" in parameters(WeightTransferConfig)
+    assert {"logprobs", "output_kind", "detokenize", "skip_reading_prefix_cache"} <= parameters(SamplingParams)
+    fields = {field.name for field in dataclasses.fields(CompletionOutput)}
+    assert {"token_ids", "logprobs", "weight_versions", "finish_reason"} <= fields
+
+
+def test_the_plug_in_is_found_and_registers_once() -> None:
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+    from headrace.actors.generator.vllm_weights import BACKEND, register
+
+    assert "headrace.actors.generator.vllm_weights:register" in {
+        point.value for point in entry_points(group="vllm.general_plugins")
+    }
+    register()
+    register()
+    from headrace.actors.generator.vllm_transfer import StagedWeightTransfer
+
+    assert WeightTransferEngineFactory._registry[BACKEND]() is StagedWeightTransfer
+
+
+def test_a_manifest_survives_the_way_to_the_worker() -> None:
+    from headrace.actors.generator.vllm_transfer import StagedUpdate, manifest_from_dict, manifest_to_dict
+    from headrace.transport.weights import Bucket, Manifest, TensorSpec
+
+    spec = TensorSpec("w", "bfloat16", (2, 3), 0, 12)
+    manifest = Manifest(3, 30, "shm", "somewhere", 12, (spec,), (Bucket(0, 12, 2**64 - 1),), {"head": "w"})
+    assert manifest_from_dict(StagedUpdate(manifest_to_dict(manifest)).manifest) == manifest
