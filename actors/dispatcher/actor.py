@@ -1,8 +1,9 @@
 """The dispatcher actor: messages in, messages out, around the state machines of this folder.
 
-It admits and places sessions, answers the learner, and starts evaluations. Every decision is made in `training.py`, `evaluation.py`
-and `placement.py`, which never wait; here is only what waits. One task places (`_pump`), woken by whatever may have changed
-something; one evaluates and ends the run; one keeps time (metrics, overdue sessions, the journal).
+It takes news of sessions, answers the learner, and ends the run. Every decision is made in `training.py`,
+`evaluation.py` and `placement.py`, which never wait. Three tasks go on beside the handlers: one places sessions
+(`seating.py`), woken by whatever may have changed something; one evaluates (`evaluator.py`) and ends the run; one
+keeps time (metrics, overdue sessions, the journal).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from headrace.actors.dispatcher.gauges import LongWait, describe_wait, gauges
 from headrace.actors.dispatcher.journal import LedgerJournal
 from headrace.actors.dispatcher.ledger import SessionState
 from headrace.actors.dispatcher.placement import Placement
+from headrace.actors.dispatcher.seating import Seating
 from headrace.actors.dispatcher.settings import Mode, TrainingSettings, ZeroVariance, check_at_least
 from headrace.actors.dispatcher.source import TaskSource
 from headrace.actors.dispatcher.training import TrainingSessions
@@ -24,26 +26,22 @@ from headrace.actors.messages import (
     Accepted,
     Batch,
     BatchTrained,
-    CancelSessions,
     Metrics,
     NextBatch,
     RunFinished,
-    RunSessions,
     SessionFailed,
     SessionGraded,
     SessionsMoved,
     TrainingFinished,
     VersionServed,
 )
-from headrace.actors.session import SessionSpec
-from headrace.transport import Actor, Context, MailboxBound, PeerDown, PeerUp, PeerLost, Refused, TransportError, handles
+from headrace.transport import Actor, Context, MailboxBound, PeerDown, PeerUp, TransportError, handles
 
 logger = logging.getLogger(__name__)
 
 _ASK_TIMEOUT_S = 60.0
 _SWEEP_EVERY_S = 5.0
 _SLOT_GRACE_S = 60.0
-_REFUSED_PAUSE_S = 0.5
 _SHORTEST_WAIT_S = 0.001
 _GROUPS_BEFORE_SEED_WARNING = 16
 
@@ -51,8 +49,8 @@ _GROUPS_BEFORE_SEED_WARNING = 16
 class Dispatcher(Actor):
     """`tasks`: where tasks come from. `batch_sessions`: sessions of one optimizer step, a multiple of `group_size`.
     `temperature`, `max_tokens` (per turn): how training sessions are sampled. `evaluation` None: none is made.
-    `session_timeout_s`: an attempt without a grade is given up after that long (environments have their own, shorter deadlines).
-    `stall_log_s`: a learner that waits longer is told about in the log, with the ids of what is pending.
+    `session_timeout_s`: an attempt without a grade is given up after that long (environments have their own, shorter
+    deadlines). `stall_log_s`: a learner that waits longer is told about in the log, with the ids of what is pending.
     """
 
     mailbox = MailboxBound(capacity=8192)
@@ -109,7 +107,7 @@ class Dispatcher(Actor):
         self.evaluator = Evaluator(evaluation, seed=seed, max_tokens=max_tokens)
         self._incarnations: dict[str, str] = {}
         self._dead_graders: set[str] = set()
-        self._wake = asyncio.Event()
+        self.seating = Seating(self.training, self.evaluator, self.placement, self._fail)
         self._group_ready = asyncio.Event()
         self._started_s = 0.0
         self._warned_identical = False
@@ -118,73 +116,16 @@ class Dispatcher(Actor):
     async def on_start(self, context: Context) -> None:
         self._started_s = context.clock.time()
         self._journal = LedgerJournal(self._ledger_path)
-        self.evaluator.begin(context, self._tasks, wake=self._wake.set, stop_sessions=self._stop_sessions)
+        self.evaluator.begin(context, self._tasks, wake=self.seating.wake, stop_sessions=self.seating.stop_sessions)
         context.watch("environment")
         context.watch("grader")
-        context.spawn(self._pump(), "place sessions")
+        context.spawn(self.seating.pump(context), "place sessions")
         context.spawn(self._keep_time(), "metrics and deadlines")
         context.spawn(self._evaluate_and_end(), "evaluate")
 
     async def on_stop(self) -> None:
         self.training.finish()
         self._journal.close()
-
-    # --- placement --------------------------------------------------------------------------------------------------
-
-    async def _pump(self) -> None:
-        """Consumes free slots and room; produces RunSessions. Waits for `_wake`, which every handler sets."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            await self._stop_sessions(self.training.take_stopped())
-            for environment, specs in self._place().items():
-                self.context.spawn(self._run_sessions(environment, tuple(specs)), f"run on {environment}")
-
-    def _place(self) -> dict[str, list[SessionSpec]]:
-        placed: dict[str, list[SessionSpec]] = {}
-        now_s = self.context.clock.time()
-        for _ in range(self.placement.num_free):
-            spec = self.evaluator.next_session() or self.training.next_session(now_s)
-            if spec is None:
-                break
-            environment = self.placement.place(spec.session_id)
-            if environment is None:
-                break
-            owner = self.evaluator.started if spec.purpose == "eval" else self.training.started
-            owner(spec.session_id, environment, now_s)
-            placed.setdefault(environment, []).append(spec)
-        return placed
-
-    async def _run_sessions(self, environment: str, specs: tuple[SessionSpec, ...]) -> None:
-        try:
-            await self.context.ask(environment, RunSessions(specs), timeout_s=_ASK_TIMEOUT_S)
-        except PeerLost:
-            return  # PeerDown says so too, and gives the sessions to others
-        except Refused:
-            logger.warning("%s refused %d sessions; they wait", environment, len(specs))
-            await self.context.clock.sleep(_REFUSED_PAUSE_S)
-            for spec in specs:
-                self.placement.release(spec.session_id)
-                self._owner(spec.session_id).not_started(spec.session_id)
-        except TransportError as error:
-            logger.error("%s did not take %d sessions: %s", environment, len(specs), error)
-            await self._stop_sessions([spec.session_id for spec in specs])
-            for spec in specs:
-                self._fail(spec.session_id, spec.attempt, "lost", f"RunSessions: {error}")
-        self._wake.set()
-
-    async def _stop_sessions(self, session_ids: list[str]) -> None:
-        """Cancel what still sits in an environment; the slots are free at once."""
-        by_environment: dict[str, list[str]] = {}
-        for session_id in session_ids:
-            environment = self.placement.release(session_id)
-            if environment is not None:
-                by_environment.setdefault(environment, []).append(session_id)
-        for environment, ids in by_environment.items():
-            try:
-                await self.context.tell(environment, CancelSessions(tuple(ids)))
-            except TransportError as error:
-                logger.info("%d sessions were not cancelled at %s: %s", len(ids), environment, error)
 
     # --- environments and graders -----------------------------------------------------------------------------------
 
@@ -195,11 +136,15 @@ class Dispatcher(Actor):
             return
         slots = message.metadata.get("slots")
         if not isinstance(slots, int) or slots < 1:
-            logger.error("%s announces slots=%r; an environment must announce an integer >= 1. It gets no sessions", message.name, slots)
+            logger.error(
+                "%s announces slots=%r; an environment must announce an integer >= 1. It gets no sessions",
+                message.name,
+                slots,
+            )
             return
         self._incarnations[message.name] = message.incarnation
         self._lose(self.placement.join(message.name, slots), f"{message.name} was replaced")
-        self._wake.set()
+        self.seating.wake()
 
     @handles(PeerDown)
     async def peer_down(self, message: PeerDown) -> None:
@@ -211,22 +156,22 @@ class Dispatcher(Actor):
         elif self._incarnations.get(message.name) == message.incarnation:
             del self._incarnations[message.name]
             self._lose(self.placement.leave(message.name), detail)
-        self._wake.set()
+        self.seating.wake()
 
     @handles(SessionsMoved)
     async def sessions_moved(self, message: SessionsMoved) -> None:
         for session_id in message.session_ids:
             self.placement.release(session_id)
-            self._owner(session_id).moved(session_id, message.grader)
+            self.seating.owner(session_id).moved(session_id, message.grader)
         if message.grader in self._dead_graders:
             self._lose(list(message.session_ids), f"{message.grader} is gone")
-        self._wake.set()
+        self.seating.wake()
 
     @handles(SessionFailed)
     async def session_failed(self, message: SessionFailed) -> Accepted:
         self.placement.release(message.session_id)
         self._fail(message.session_id, message.attempt, message.reason, message.detail)
-        self._wake.set()
+        self.seating.wake()
         return Accepted()
 
     @handles(SessionGraded)
@@ -236,22 +181,19 @@ class Dispatcher(Actor):
         else:
             self.training.graded(message.trajectory)
             self._group_ready.set()
-        self._wake.set()
+        self.seating.wake()
         return Accepted()
-
-    def _owner(self, session_id: str) -> TrainingSessions | Evaluator:
-        return self.evaluator if self.evaluator.owns(session_id) else self.training
 
     def _lose(self, session_ids: list[str], detail: str) -> None:
         """Sessions whose holder is gone: tried again elsewhere. A graded one is safe here."""
         for session_id in session_ids:
-            attempt = self._owner(session_id).attempt_of(session_id)
+            attempt = self.seating.owner(session_id).attempt_of(session_id)
             if attempt is not None:
                 self._fail(session_id, attempt, "lost", detail)
 
     def _fail(self, session_id: str, attempt: int, reason: str, detail: str) -> None:
         logger.info("session %s, attempt %d: %s: %s", session_id, attempt + 1, reason, detail)
-        self._owner(session_id).failed(session_id, attempt, reason, detail)
+        self.seating.owner(session_id).failed(session_id, attempt, reason, detail)
         self._group_ready.set()  # the rest of its group may be ready without it
         for task_id, why in list(self.training.issuer.quarantined.items())[self._num_quarantined :]:
             self._num_quarantined += 1
@@ -263,18 +205,19 @@ class Dispatcher(Actor):
     async def version_served(self, message: VersionServed) -> None:
         self.training.served(message.version, message.step)
         self.evaluator.served(message.step)
-        self._wake.set()
+        self.seating.wake()
 
     @handles(NextBatch, concurrent=True)
     async def next_batch(self, message: NextBatch) -> Batch:
-        """Waits for ready groups; whoever completes one wakes it. An empty Batch after `wait_s`, or when the run ends."""
+        """Waits for ready groups; whoever completes one wakes it. An empty Batch after `wait_s`, or when the run
+        ends."""
         clock = self.context.clock
         until_s = clock.time() + message.wait_s
         self._hunger.begin(clock.time())
         while True:
             self._group_ready.clear()
             batch = self.training.take_batch(message.step)
-            self._wake.set()  # what was too old made room
+            self.seating.wake()  # what was too old made room
             if batch is not None:
                 self._hunger.end()
                 return Batch(batch.groups, batch.version_steps)
@@ -293,7 +236,7 @@ class Dispatcher(Actor):
     @handles(BatchTrained)
     async def batch_trained(self, message: BatchTrained) -> Accepted:
         self.training.trained(message.step, message.session_ids)
-        self._wake.set()
+        self.seating.wake()
         return Accepted()
 
     @handles(TrainingFinished)
@@ -301,7 +244,7 @@ class Dispatcher(Actor):
         self.training.finish()
         self._journal.flush()
         self._group_ready.set()
-        self._wake.set()
+        self.seating.wake()
         self.evaluator.finish(message.version)
         return Accepted()
 
@@ -336,13 +279,18 @@ class Dispatcher(Actor):
         now_s = self.context.clock.time()
         for record in self.training.overdue(now_s, self._session_timeout_s):
             spec, holder = record.spec, record.holder
-            await self._stop_sessions([spec.session_id])
-            self._fail(spec.session_id, spec.attempt, "timed_out", f"no grade after {self._session_timeout_s:g} s, last at {holder}")
+            await self.seating.stop_sessions([spec.session_id])
+            self._fail(
+                spec.session_id,
+                spec.attempt,
+                "timed_out",
+                f"no grade after {self._session_timeout_s:g} s, last at {holder}",
+            )
         expired = self.placement.expire(self._needs_slot, now_s=now_s, grace_s=_SLOT_GRACE_S)
         if expired:
             logger.warning("%d slots freed: their sessions ended long ago (e.g. %s)", len(expired), expired[0])
         self._journal.flush()
-        self._wake.set()
+        self.seating.wake()
 
     def _needs_slot(self, session_id: str) -> bool:
         if self.evaluator.owns(session_id):
@@ -356,7 +304,8 @@ class Dispatcher(Actor):
         if not self._warned_identical and complete >= _GROUPS_BEFORE_SEED_WARNING and 2 * same > complete:
             self._warned_identical = True
             logger.warning(
-                "in %d of %d groups all sessions sampled the same tokens: do engines honour the seeds, or has the policy collapsed?",
+                "in %d of %d groups all sessions sampled the same tokens: "
+                "do engines honour the seeds, or has the policy collapsed?",
                 same,
                 complete,
             )

@@ -2,8 +2,8 @@
 
     issued - dropped <= (version's step + max_lag_versions + 1) * batch_sessions
 
-where what was handed to the learner counts as whole batches. A batch that is a session short (a group lost a member) therefore
-does not let one more session into flight for ever after: shortfalls would add up to lag over a long run.
+where what was handed to the learner counts as whole batches. A batch that is a session short (a group lost a member)
+therefore does not let one more session into flight for ever after: shortfalls would add up to lag over a long run.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ OverAge = Literal["train", "mask", "drop", "cancel"]
 
 @dataclass(frozen=True, slots=True)
 class ReadyGroup:
-    """`order`: number of the group by issue; `arrival`: by becoming ready; `oldest_version`: of its oldest trained token;
-    `step_when_ready`: the learner's optimizer steps when it became ready."""
+    """`order`: number of the group by issue; `arrival`: by becoming ready; `oldest_version`: of its oldest trained
+    token; `step_when_ready`: the learner's optimizer steps when it became ready."""
 
     group: Group
     order: int
@@ -39,7 +39,8 @@ CONSUMPTION_ORDERS: dict[str, Callable[[ReadyGroup], tuple[int, int]]] = {
 
 
 class ReadyBuffer:
-    """`consumption`: `oldest_ready` eats the oldest tokens first, `fifo` in the order of becoming ready, `newest` the freshest."""
+    """`consumption`: `oldest_ready` eats the oldest tokens first, `fifo` in the order of becoming ready, `newest`
+    the freshest."""
 
     def __init__(self, consumption: Consumption = "oldest_ready") -> None:
         if consumption not in CONSUMPTION_ORDERS:
@@ -67,8 +68,8 @@ class ReadyBuffer:
     def take(self, *, batch_sessions: int, group_size: int) -> list[ReadyGroup] | None:
         """One batch of whole groups, or None where it is not full yet; the rest stays.
 
-        Full means that no further whole group fits: exactly `batch_sessions`, or fewer where groups lost members. Never more.
-        A group that does not fit any more waits for the next batch.
+        Full means that no further whole group fits: exactly `batch_sessions`, or fewer where groups lost members.
+        Never more. A group that does not fit any more waits for the next batch.
         """
         batch: list[ReadyGroup] = []
         total = 0

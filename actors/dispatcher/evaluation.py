@@ -1,7 +1,9 @@
-"""One evaluation of one version: held-out prompts, k samples at temperature 1 and a greedy one each. Pure state machine.
+"""One evaluation of one version: held-out prompts, k samples at temperature 1 and a greedy one each. Pure state
+machine.
 
-Evaluation sessions stand apart from the training ledger. They go to generators that hold the version for as long as the evaluation
-lasts, so training goes on. A session without a reward is missing, never 0: it lowers n and is counted in `missing`.
+Evaluation sessions stand apart from the training ledger. They go to generators that hold the version for as long as
+the evaluation lasts, so training goes on. A session without a reward is missing, never 0: it lowers n and is counted
+in `missing`.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from headrace.actors.session import Sampling, SessionSpec, Task, Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSettings:
-    """`num_prompts` 0 switches evaluation off. `samples` at temperature 1 for each prompt (pass@k needs k of them), one `greedy`
-    more; `every_steps` optimizer steps; `role` serves them and holds one version meanwhile; `max_in_flight` environment slots at
-    most; past `timeout_s` what is not graded counts as missing."""
+    """`num_prompts` 0 switches evaluation off. `samples` at temperature 1 for each prompt (pass@k needs k of them),
+    one `greedy` more; `every_steps` optimizer steps; `role` serves them and holds one version meanwhile;
+    `max_in_flight` environment slots at most; past `timeout_s` what is not graded counts as missing."""
 
     num_prompts: int = 64
     samples: int = 8
@@ -47,8 +49,8 @@ class EvaluationSettings:
 
 
 class EvaluationSchedule:
-    """When to evaluate: at the first version, at every `every_steps` optimizer steps, and at the end. One at a time: what falls due
-    while one runs becomes a single evaluation of the newest version."""
+    """When to evaluate: at the first version, at every `every_steps` optimizer steps, and at the end. One at a time:
+    what falls due while one runs becomes a single evaluation of the newest version."""
 
     def __init__(self, every_steps: int) -> None:
         self._every_steps = every_steps
@@ -192,8 +194,8 @@ class Evaluation:
         return self._attempts.pop(session_id, None)
 
     def values(self) -> dict[str, float]:
-        """The results as metric values: `reward`, `greedy` and `pass_at_<k>`, each with `_n` and `_stderr`; `step`, `missing`,
-        `off_version`, `prompts`. A figure without any value is absent."""
+        """The results as metric values: `reward`, `greedy` and `pass_at_<k>`, each with `_n` and `_stderr`; `step`,
+        `missing`, `off_version`, `prompts`. A figure without any value is absent."""
         estimates = {"reward": clustered_mean(self._samples), "greedy": clustered_mean(self._greedy)}
         for k in self.settings.pass_ks:
             estimates[f"pass_at_{k}"] = mean_pass_at_k(self._samples, k, self.settings.pass_reward)

@@ -1,4 +1,5 @@
-"""Runs evaluations one after the other for the dispatcher: holds a version, waits for its sessions, publishes the figures.
+"""Runs evaluations one after the other for the dispatcher: holds a version, waits for its sessions, publishes the
+figures.
 
 The state machines are `evaluation.py`'s; this holds what waits. Without settings it only waits for the end of training.
 """
@@ -131,7 +132,7 @@ class Evaluator:
                 await self._complete.wait()
         except TimeoutError:
             logger.error(
-                "the evaluation of version %d is given up after %g s with %d sessions open (e.g. %s): they count as missing",
+                "the evaluation of version %d is given up after %g s; %d open sessions (e.g. %s) count as missing",
                 held.version,
                 settings.timeout_s,
                 evaluation.num_open,
@@ -154,7 +155,11 @@ class Evaluator:
                 return held
             await self._context.clock.sleep(_SYNC_PAUSE_S)
         if held is None:
-            logger.error("no evaluation: the parameter server could not give %r a version in %d tries", settings.role, _SYNC_TRIES)
+            logger.error(
+                "no evaluation: the parameter server could not give %r a version in %d tries",
+                settings.role,
+                _SYNC_TRIES,
+            )
         else:
             logger.warning("version %d never came; the evaluation is of version %d", at_least, held.version)
         return held
@@ -162,7 +167,9 @@ class Evaluator:
     async def _publish(self, evaluation: Evaluation, wall_s: float) -> None:
         values = evaluation.values() | {"wall_s": wall_s}
         shown = ", ".join(f"{name} {values[name]:.3f}" for name in ("reward", "greedy") if name in values)
-        logger.info("evaluation of version %d (step %d): %s in %.1f s", evaluation.version, evaluation.step, shown, wall_s)
+        logger.info(
+            "evaluation of version %d (step %d): %s in %.1f s", evaluation.version, evaluation.step, shown, wall_s
+        )
         try:
             await self._context.tell("monitor", Metrics("eval", "version", float(evaluation.version), values))
         except TransportError as error:

@@ -1,4 +1,5 @@
-"""What the dispatcher tells the monitor every few seconds, and what it logs when a wait grows long. Reads, changes nothing."""
+"""What the dispatcher tells the monitor every few seconds, and what it logs when a wait grows long. Reads, changes
+nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class LongWait:
 
 
 def gauges(training: TrainingSessions, placement: Placement) -> dict[str, float]:
-    """The stream "dispatcher": ledger counts, depths, slots, verdicts on groups, mean lags before and inside the buffer."""
+    """The stream "dispatcher": ledger counts, depths, slots, verdicts on groups, mean lags before and inside the
+    buffer."""
     ledger, counters = training.ledger, training.counters
     values: dict[str, float] = {name: float(count) for name, count in ledger.snapshot().items()}
     values |= {
@@ -62,17 +64,19 @@ def gauges(training: TrainingSessions, placement: Placement) -> dict[str, float]
 
 
 def describe_wait(training: TrainingSessions, placement: Placement, *, waited_s: float, now_s: float) -> str:
-    """One line: for how long, what is pending (counts, the oldest ids and their holders), and what admission waits for."""
+    """One line: for how long, what is pending (counts, the oldest ids and their holders), and what admission waits
+    for."""
     ledger = training.ledger
     counts = ", ".join(f"{ledger.count(state)} {state}" for state in OPEN_STATES)
     oldest = sorted((r for r in ledger.records() if not r.graded), key=lambda r: r.since_s)[:_SHOWN_IDS]
     shown = ", ".join(
-        f"{r.spec.session_id} ({r.state} at {r.holder or 'no slot yet'}, {now_s - r.since_s:.0f} s, attempt {r.spec.attempt + 1})"
+        f"{r.spec.session_id} ({r.state} at {r.holder or 'no slot yet'}, {now_s - r.since_s:.0f} s, "
+        f"attempt {r.spec.attempt + 1})"
         for r in oldest
     )
     return (
         f"the learner has waited {waited_s:.0f} s for a batch after step {training.learner_step}: {counts}; "
-        f"pending: {shown or 'none'}; newest version {training.versions.newest} (step {training.versions.newest_step}), "
-        f"admission leaves room for {training.room}; {placement.num_seated} of {placement.num_slots} slots used in "
-        f"{len(placement.environments)} environments"
+        f"pending: {shown or 'none'}; newest version {training.versions.newest} "
+        f"(step {training.versions.newest_step}), admission leaves room for {training.room}; "
+        f"{placement.num_seated} of {placement.num_slots} slots used in {len(placement.environments)} environments"
     )

@@ -13,7 +13,8 @@ from headrace.actors.session import Group, SessionSpec, Task, Trajectory
 Verdict = Literal["useful", "all_pass", "all_fail", "all_equal"]
 
 EQUAL_REWARDS = 1e-6
-"""Rewards within this of one another have no variance; a standard deviation would be noise (0.1, 0.1, 0.1 in float64)."""
+"""Rewards within this of one another have no variance; a standard deviation would be noise (0.1, 0.1, 0.1 in
+float64)."""
 
 
 @dataclass(slots=True)
@@ -80,7 +81,8 @@ class GroupBook:
 
 
 def judge(group: Group, *, pass_reward: float = 1.0) -> Verdict:
-    """Whether the rewards differ, by max - min. All equal groups are told apart: all pass, all fail (<= 0), or in between."""
+    """Whether the rewards differ, by max - min. All equal groups are told apart: all pass, all fail (<= 0), or in
+    between."""
     rewards = [t.reward for t in group.trajectories if t.reward is not None]
     if not rewards:
         return "all_fail"
@@ -92,7 +94,8 @@ def judge(group: Group, *, pass_reward: float = 1.0) -> Verdict:
 
 
 def identical(group: Group) -> bool:
-    """Whether every session of the group sampled the same tokens; at temperature 1 a sign of shared seeds, or of collapse."""
+    """Whether every session of the group sampled the same tokens; at temperature 1 a sign of shared seeds, or of
+    collapse."""
     first = group.trajectories[0].token_ids
     rest = group.trajectories[1:]
     return bool(rest) and all(len(t.token_ids) == len(first) and (t.token_ids == first).all() for t in rest)

@@ -11,8 +11,8 @@ _MAX_SKIPPED_TASKS = 10_000
 
 
 class GroupIssuer:
-    """The cursor into the task source. Groups are numbered in the order of issue; `group_id` is that number, so that two groups of
-    one prompt never meet. `quarantined`: task id → why no group of it is issued any more."""
+    """The cursor into the task source. Groups are numbered in the order of issue; `group_id` is that number, so that
+    two groups of one prompt never meet. `quarantined`: task id → why no group of it is issued any more."""
 
     def __init__(self, settings: TrainingSettings, tasks: TaskSource) -> None:
         self._settings = settings

@@ -10,8 +10,8 @@ from headrace.actors.dispatcher.ledger import SessionRecord
 
 
 def ledger_line(record: SessionRecord) -> dict[str, object]:
-    """`versions`: [oldest, newest] of its trained tokens; `token_lags`: lag → trained tokens, by the learner's step when it was
-    trained; `tokens`: sampled tokens. A key whose value is unknown is null."""
+    """`versions`: [oldest, newest] of its trained tokens; `token_lags`: lag → trained tokens, by the learner's step
+    when it was trained; `tokens`: sampled tokens. A key whose value is unknown is null."""
     known = record.version_tokens
     return {
         "session_id": record.spec.session_id,
@@ -30,7 +30,8 @@ def ledger_line(record: SessionRecord) -> dict[str, object]:
 
 
 class LedgerJournal:
-    """Lines are buffered; `flush` hands them to the operating system (the actor does so every few seconds and at the end)."""
+    """Lines are buffered; `flush` hands them to the operating system (the actor does so every few seconds and at the
+    end)."""
 
     def __init__(self, path: str | None) -> None:
         self._file: TextIO | None = None
@@ -40,7 +41,9 @@ class LedgerJournal:
 
     def write(self, record: SessionRecord) -> None:
         if self._file is not None:
-            self._file.write(json.dumps(ledger_line(record), separators=(",", ":"), allow_nan=False, default=str) + "\n")
+            self._file.write(
+                json.dumps(ledger_line(record), separators=(",", ":"), allow_nan=False, default=str) + "\n"
+            )
 
     def flush(self) -> None:
         if self._file is not None:

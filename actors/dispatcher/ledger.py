@@ -4,7 +4,8 @@ A plain state machine without I/O. After every transition it checks
 
     issued = running + grading + ready + training + trained + sum of dropped by reason
 
-Records of ended sessions leave the memory (the journal on disk has them); an id that is unknown here has ended or never was.
+Records of ended sessions leave the memory (the journal on disk has them); an id that is unknown here has ended or
+never was.
 """
 
 from __future__ import annotations

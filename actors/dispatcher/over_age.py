@@ -1,4 +1,5 @@
-"""What to do with tokens past the hard lag limit in a group that is trained anyway: leave them out of the loss. Pure."""
+"""What to do with tokens past the hard lag limit in a group that is trained anyway: leave them out of the loss.
+Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def mask_older(trajectory: Trajectory, oldest_allowed: int) -> Trajectory:
 
 
 def mask_group(group: Group, oldest_allowed: int) -> tuple[Group, tuple[Trajectory, ...]]:
-    """The group with over-age tokens masked, and the members of which nothing is left to train (they left the group)."""
+    """The group with over-age tokens masked, and the members of which nothing is left to train (they left the
+    group)."""
     masked = [mask_older(trajectory, oldest_allowed) for trajectory in group.trajectories]
     kept = tuple(trajectory for trajectory in masked if trajectory.loss_mask.any())
     gone = tuple(trajectory for trajectory in masked if not trajectory.loss_mask.any())

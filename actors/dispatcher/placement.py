@@ -1,12 +1,14 @@
-"""Free slots of environments and who sits in them. Pure: the actor tells it who came, who left, and asks where to put a session.
+"""Free slots of environments and who sits in them. Pure: the actor tells it who came, who left, and asks where to
+put a session.
 
-A slot is taken when a session is placed and free again when the environment said so (SessionsMoved, SessionFailed), was told to
-cancel, or died. Only where its word about an ended session stays out for long is the slot freed without it.
+A slot is taken when a session is placed and free again when the environment said so (SessionsMoved, SessionFailed),
+was told to cancel, or died. Only where its word about an ended session stays out for long is the slot freed without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+
 
 class Placement:
     """Slots by environment. A session sits in one slot at most."""
@@ -66,7 +68,8 @@ class Placement:
         return len(self._seat)
 
     def expire(self, needed: Callable[[str], bool], *, now_s: float, grace_s: float) -> list[str]:
-        """Free the slots of sessions that for `grace_s` have not needed one (the environment's word about them was lost)."""
+        """Free the slots of sessions that for `grace_s` have not needed one (the environment's word about them was
+        lost)."""
         unneeded = {session_id for session_id in self._seat if not needed(session_id)}
         self._unneeded_since_s = {s: self._unneeded_since_s.get(s, now_s) for s in unneeded}
         expired = [s for s, since_s in self._unneeded_since_s.items() if now_s - since_s > grace_s]

@@ -24,8 +24,8 @@ def check_at_least(name: str, value: float, least: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
-    """`batch_sessions`: sessions of one optimizer step; `hard_lag_versions`: what is older when it would be trained meets
-    `over_age`. In sync mode both lag limits are 0, whatever is given."""
+    """`batch_sessions`: sessions of one optimizer step; `hard_lag_versions`: what is older when it would be trained
+    meets `over_age`. In sync mode both lag limits are 0, whatever is given."""
 
     group_size: int
     batch_sessions: int
@@ -61,7 +61,9 @@ class TrainingSettings:
                 "admission lets sessions become that old; leave it null for max(1, 3 * max_lag_versions)"
             )
         if self.temperature <= 0:
-            raise ValueError(f"temperature of training sessions must be > 0, got {self.temperature}; only evaluation is greedy")
+            raise ValueError(
+                f"temperature of training sessions must be > 0, got {self.temperature}; only evaluation is greedy"
+            )
 
     @property
     def max_lag(self) -> int:

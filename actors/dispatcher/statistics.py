@@ -20,7 +20,8 @@ class Estimate:
 
 def clustered_mean(clusters: Sequence[Sequence[float]]) -> Estimate | None:
     """The mean of all values; samples of one prompt are not independent, so its standard error comes from the clusters:
-    sqrt(sum_c (sum_i x_ci - mean)^2 * C/(C-1)) / n. With one value a cluster it is the usual s / sqrt(n). None without values.
+    sqrt(sum_c (sum_i x_ci - mean)^2 * C/(C-1)) / n. With one value a cluster it is the usual s / sqrt(n). None
+    without values.
     """
     filled = [np.asarray(cluster, dtype=np.float64) for cluster in clusters if len(cluster)]
     if not filled:

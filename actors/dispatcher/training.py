@@ -1,8 +1,8 @@
 """Training sessions from issue to optimizer step: ledger, admission, groups and buffer as one state machine.
 
-Pure: no await, no clock, no message. The actor calls a method for each message that arrives, places what `next_session` gives,
-cancels what `take_stopped` names, and journals what ended. Every session is trained at most once: its record leaves the ledger when
-it ends, and what is unknown to the ledger is ignored and counted.
+Pure: no await, no clock, no message. The actor calls a method for each message that arrives, places what
+`next_session` gives, cancels what `take_stopped` names, and journals what ended. Every session is trained at most
+once: its record leaves the ledger when it ends, and what is unknown to the ledger is ignored and counted.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class TrainingSessions:
         )
 
     def next_session(self, now_s: float) -> SessionSpec | None:
-        """The next session to place (it waits until `started`), or None. A group is issued only when its turn has come."""
+        """The next session to place (it waits until `started`), or None. A group is issued only when its turn has
+        come."""
         while self._pending:
             record = self.ledger.get(self._pending[0])
             if record is not None and record.state is SessionState.RUNNING and record.holder is None:
@@ -114,7 +115,9 @@ class TrainingSessions:
             self.counters["graded_twice_or_late"] += 1
             return
         if trajectory.spec.attempt != record.spec.attempt:
-            self._stopped.append(session_id)  # an attempt that was given up came through; the one after it is not needed
+            self._stopped.append(
+                session_id
+            )  # an attempt that was given up came through; the one after it is not needed
         record.take_grade(trajectory)
         if record.state is SessionState.RUNNING:
             self.ledger.move(session_id, SessionState.GRADING)
@@ -128,7 +131,8 @@ class TrainingSessions:
             self._complete(group)
 
     def failed(self, session_id: str, attempt: int, reason: str, detail: str) -> None:
-        """An attempt ended without a grade: issued again, or dropped after `max_attempts`. Stale reports are ignored."""
+        """An attempt ended without a grade: issued again, or dropped after `max_attempts`. Stale reports are
+        ignored."""
         record = self.ledger.get(session_id)
         if record is None or record.graded or record.spec.attempt != attempt or self.finished:
             return
@@ -194,7 +198,8 @@ class TrainingSessions:
         return ReadyBatch(tuple(ready.group for ready in batch), self.versions.steps_between(oldest, newest))
 
     def trained(self, step: int, session_ids: tuple[str, ...]) -> None:
-        """These went into optimizer step `step`. What else was in their batch, or in an earlier one, the learner left out."""
+        """These went into optimizer step `step`. What else was in their batch, or in an earlier one, the learner
+        left out."""
         self.learner_step = max(self.learner_step, step)
         numbers = {number for number, ids in self._batches.items() if not ids.isdisjoint(session_ids)}
         for session_id in session_ids:
@@ -270,7 +275,8 @@ class TrainingSessions:
             self._drop(session_id, reason)
 
     def _apply_over_age(self) -> None:
-        """What exceeds the hard limit if it is trained next is dropped, whole groups at a time, or masked, or let through."""
+        """What exceeds the hard limit if it is trained next is dropped, whole groups at a time, or masked, or let
+        through."""
         policy, hard_lag = self.settings.over_age, self.settings.hard_lag
         if policy == "train":
             return
@@ -297,7 +303,8 @@ class TrainingSessions:
                 self.ledger.wasted_tokens[DropReason.OVER_AGE] += before - record.num_tokens
 
     def _retire_over_age(self) -> None:
-        """Policy `cancel`: stop sessions that would be over age when they end. It falls on long ones: see the report's lengths."""
+        """Policy `cancel`: stop sessions that would be over age when they end. It falls on long ones: see the
+        report's lengths."""
         if self.settings.over_age != "cancel":
             return
         for record in list(self.ledger.records()):

@@ -30,7 +30,7 @@ class VersionSteps:
             return False
         if step < self.newest_step:
             raise ValueError(
-                f"version {version} holds step {step}, but version {self.newest} before it holds step {self.newest_step}; "
+                f"version {version} holds step {step}, but version {self.newest} before it {self.newest_step}; "
                 "a later version must not hold an earlier step"
             )
         self._versions.append(version)
@@ -46,7 +46,8 @@ class VersionSteps:
         return self._steps[self._versions[max(0, bisect_right(self._versions, version) - 1)]]
 
     def oldest_within(self, step: int, max_lag: int) -> int:
-        """The oldest known version whose lag at `step` is at most `max_lag`; one past the newest where there is none."""
+        """The oldest known version whose lag at `step` is at most `max_lag`; one past the newest where there is
+        none."""
         for version in self._versions:
             if step - self._steps[version] <= max_lag:
                 return version

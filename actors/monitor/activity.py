@@ -1,4 +1,5 @@
-"""Where the time of every actor went: busy, blocked on a role, idle; as shares of its wall time, by actor and by role. Pure.
+"""Where the time of every actor went: busy, blocked on a role, idle; as shares of its wall time, by actor and by
+role. Pure.
 
 Snapshots are cumulative, so the newest one of each actor says everything. An actor that is gone keeps its last one.
 """

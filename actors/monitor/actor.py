@@ -1,6 +1,7 @@
 """The monitor actor: takes metrics from everyone, asks everyone where its time goes, and writes both down.
 
-It never holds anyone up: its mailbox drops the oldest record when it falls behind, and the count of those is in activity.json.
+It never holds anyone up: its mailbox drops the oldest record when it falls behind, and the count of those is in
+activity.json.
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ logger = logging.getLogger(__name__)
 
 _QUERY_TIMEOUT_S = 2.0
 _FLUSH_EVERY_S = 1.0
-BUILT_IN_ROLES = ("dispatcher", "environment", "generator", "evaluator", "grader", "learner", "parameter_server", "monitor")
+BUILT_IN_ROLES = (
+    "dispatcher",
+    "environment",
+    "generator",
+    "evaluator",
+    "grader",
+    "learner",
+    "parameter_server",
+    "monitor",
+)
 
 
 class Monitor(Actor):

@@ -7,7 +7,8 @@ from headrace.actors.monitor.activity import Shares
 
 
 class ConsoleLine:
-    """Keeps the newest values of each stream, and rates since the line before. A figure that nobody sent is left out."""
+    """Keeps the newest values of each stream, and rates since the line before. A figure that nobody sent is left
+    out."""
 
     def __init__(self) -> None:
         self._latest: dict[str, dict[str, float]] = {}

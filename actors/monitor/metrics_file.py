@@ -1,4 +1,5 @@
-"""metrics.jsonl: every record as it came, one line each, keyed by the sender's own counter. Never merges, sorts or drops."""
+"""metrics.jsonl: every record as it came, one line each, keyed by the sender's own counter. Never merges, sorts or
+drops."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from headrace.actors.messages import Metrics
 
 
 def metrics_line(record: Metrics, *, time_s: float) -> str:
-    """`time_s`: seconds since the monitor started. Values that are not finite become null: JSON has no form for them."""
+    """`time_s`: seconds since the monitor started. Values that are not finite become null: JSON has no form for
+    them."""
     values = {name: value if math.isfinite(value) else None for name, value in record.values.items()}
     line = {
         "time_s": round(time_s, 3),

@@ -13,7 +13,8 @@ from headrace.actors.messages import Metrics
 
 
 class TensorBoardFile:
-    """The writer has a thread of its own; `write` only queues. Imports tensorboard when made, since it takes half a second."""
+    """The writer has a thread of its own; `write` only queues. Imports tensorboard when made, since it takes half a
+    second."""
 
     def __init__(self, folder: Path) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2

@@ -13,8 +13,8 @@ from headrace.launch.report.summaries import histogram_summary
 
 
 def build_report(run_dir: Path | str) -> dict[str, Any]:
-    """Everything that the folder knows about the run, as JSON values. Works on a run that was killed half-way: what is not
-    known is null, an empty list, or a count of 0."""
+    """Everything that the folder knows about the run, as JSON values. Works on a run that was killed half-way: what
+    is not known is null, an empty list, or a count of 0."""
     run = RunFiles(Path(run_dir))
     entries = sections.evaluations(run)
     lags = sections.lag_histogram(run)

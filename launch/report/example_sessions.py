@@ -1,4 +1,5 @@
-"""Picks the sessions that a reader wants to see: the best and the worst of the last training steps. Reads the shards once."""
+"""Picks the sessions that a reader wants to see: the best and the worst of the last training steps. Reads the shards
+once."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ _TEXT_CHARACTERS = 1200
 
 
 def example_sessions(run: RunFiles, *, num: int = 3) -> dict[str, list[dict[str, Any]]]:
-    """`best` and `worst` by reward among training sessions, the newest versions first among equals: each with its messages,
-    reward, components, versions and tokens. Texts are cut for the page; the shard has them whole."""
+    """`best` and `worst` by reward among training sessions, the newest versions first among equals: each with its
+    messages, reward, components, versions and tokens. Texts are cut for the page; the shard has them whole."""
     best: list[tuple[tuple[float, int, int], dict[str, Any]]] = []
     worst: list[tuple[tuple[float, int, int], dict[str, Any]]] = []
     for number, record in enumerate(run.trajectories()):

@@ -20,18 +20,31 @@ def figures(report: dict[str, Any], run: RunFiles) -> list[tuple[str, str, Figur
     """(title, what it shows, figure) of every picture for which the run has data."""
     train = run.stream("train")
     drawn = [
-        ("Held-out reward", "Held-out prompts, by the optimizer steps in the evaluated version. Bars: one standard error.",
-         pictures.held_out_reward(report["evaluations"])),
-        ("Training reward", "Sessions that were trained; groups without variance are not among them when they are dropped.",
-         pictures.train_reward(report["train_reward"])),
+        (
+            "Held-out reward",
+            "By the optimizer steps in the evaluated version. Bars: one standard error.",
+            pictures.held_out_reward(report["evaluations"]),
+        ),
+        (
+            "Training reward",
+            "Sessions that were trained; dropped groups are not among them.",
+            pictures.train_reward(report["train_reward"]),
+        ),
         ("Where the time went", "Shares of wall time by role.", pictures.utilisation(report["utilisation"])),
-        ("Lag", "Optimizer steps between the weights that sampled a token and those that were trained with it.",
-         pictures.lag_histogram(report["lag_histogram"])),
-        ("Weight updates", "How long each update held a generator's decoding.", pictures.update_pauses(run.stream("weights"))),
+        (
+            "Lag",
+            "Optimizer steps between the weights that sampled a token and those that were trained.",
+            pictures.lag_histogram(report["lag_histogram"]),
+        ),
+        (
+            "Weight updates",
+            "How long each update held a generator's decoding.",
+            pictures.update_pauses(run.stream("weights")),
+        ),
         ("Effective sample size", "1 where all importance weights are equal.", pictures.effective_sample_size(train)),
         ("Open sessions", "Training sessions under way, by state.", pictures.open_sessions(run.stream("dispatcher"))),
         ("Pre-training", "Cross-entropy.", pictures.pretrain_loss(run.stream("pretrain"))),
-    ]  # fmt: skip
+    ]
     return [(title, caption, figure) for title, caption, figure in drawn if figure is not None]
 
 
@@ -45,7 +58,9 @@ def to_svg(figure: Figure) -> str:
 
 
 def render_page(report: dict[str, Any], run: RunFiles) -> str:
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
     environment.globals["number"] = number
     source = files("headrace.launch.report").joinpath("page.html.j2").read_text(encoding="utf-8")
     drawn = [
@@ -67,12 +82,44 @@ def headline(report: dict[str, Any]) -> list[dict[str, str]]:
 
     pause, lag, updates = report["update_pause_s"]["p95"], report["lag_versions"], report["weight_updates"]
     return [
-        {"label": "held-out, greedy", "value": change(report["eval_reward_greedy"]), "note": count(report["eval_reward_greedy"])},
-        {"label": "held-out, temperature 1", "value": change(report["eval_reward"]), "note": count(report["eval_reward"])},
-        {"label": "wall time", "value": f"{number(report['wall_s'], 0)} s", "note": f"{report['steps']} optimizer steps"},
-        {"label": "sessions/s", "value": number(report["sessions_per_s"], 1), "note": f"{number(report['tokens_per_s'], 0)} tokens/s"},
-        {"label": "updates in flight", "value": str(updates["with_requests_running"]), "note": f"of {updates['count']}, {updates['failed']} failed"},
-        {"label": "update pause p95", "value": f"{number(None if pause is None else 1000 * pause, 0)} ms", "note": "decoding held"},
-        {"label": "lag, mean", "value": number(lag["mean"], 2), "note": f"p95 {number(lag['p95'], 0)}, max {number(lag['max'], 0)}"},
-        {"label": "ledger", "value": "balanced" if report["ledger"]["balanced"] else "NOT balanced", "note": f"{report['ledger']['issued']} sessions"},
-    ]  # fmt: skip
+        {
+            "label": "held-out, greedy",
+            "value": change(report["eval_reward_greedy"]),
+            "note": count(report["eval_reward_greedy"]),
+        },
+        {
+            "label": "held-out, temperature 1",
+            "value": change(report["eval_reward"]),
+            "note": count(report["eval_reward"]),
+        },
+        {
+            "label": "wall time",
+            "value": f"{number(report['wall_s'], 0)} s",
+            "note": f"{report['steps']} optimizer steps",
+        },
+        {
+            "label": "sessions/s",
+            "value": number(report["sessions_per_s"], 1),
+            "note": f"{number(report['tokens_per_s'], 0)} tokens/s",
+        },
+        {
+            "label": "updates in flight",
+            "value": str(updates["with_requests_running"]),
+            "note": f"of {updates['count']}, {updates['failed']} failed",
+        },
+        {
+            "label": "update pause p95",
+            "value": f"{number(None if pause is None else 1000 * pause, 0)} ms",
+            "note": "decoding held",
+        },
+        {
+            "label": "lag, mean",
+            "value": number(lag["mean"], 2),
+            "note": f"p95 {number(lag['p95'], 0)}, max {number(lag['max'], 0)}",
+        },
+        {
+            "label": "ledger",
+            "value": "balanced" if report["ledger"]["balanced"] else "NOT balanced",
+            "note": f"{report['ledger']['issued']} sessions",
+        },
+    ]

@@ -1,4 +1,5 @@
-"""The pictures of a report, one function each: data in, a matplotlib Figure out, or None where there is nothing to draw.
+"""The pictures of a report, one function each: data in, a matplotlib Figure out, or None where there is nothing to
+draw.
 
 Figures are made without pyplot: no global state, no display.
 """
@@ -29,11 +30,17 @@ def held_out_reward(entries: Sequence[Mapping[str, Any]]) -> Figure | None:
     if not entries:
         return None
     figure, axes = _canvas("optimizer steps in the version", "held-out reward")
-    for name, label, colour in (("greedy", "greedy", BLUE), ("reward", "temperature 1", ORANGE), ("pass_at_8", "pass@8", GREEN)):
+    for name, label, colour in (
+        ("greedy", "greedy", BLUE),
+        ("reward", "temperature 1", ORANGE),
+        ("pass_at_8", "pass@8", GREEN),
+    ):
         points = [(e["step"], e[name], e.get(f"{name}_stderr", 0.0)) for e in entries if name in e]
         if points:
             x, y, error = (list(column) for column in zip(*points, strict=True))
-            axes.errorbar(x, y, yerr=error, label=label, color=colour, linewidth=1.8, marker="o", markersize=4, capsize=2.5)
+            axes.errorbar(
+                x, y, yerr=error, label=label, color=colour, linewidth=1.8, marker="o", markersize=4, capsize=2.5
+            )
     _unit_interval(axes)
     _legend(axes, "lower right")
     return figure
@@ -84,7 +91,9 @@ def utilisation(roles: Mapping[str, Mapping[str, Any]]) -> Figure | None:
     layers.append(("idle", IDLE, "", [roles[n]["idle"] for n in names]))
     for label, colour, hatch, widths in layers:
         edge = "white" if hatch else colour
-        axes.barh(names, widths, left=left, label=label, color=colour, hatch=hatch, edgecolor=edge, linewidth=0, height=0.7)
+        axes.barh(
+            names, widths, left=left, label=label, color=colour, hatch=hatch, edgecolor=edge, linewidth=0, height=0.7
+        )
         left = left + np.asarray(widths)
     axes.set_xlim(0, 1)
     axes.grid(False)
@@ -100,9 +109,17 @@ def update_pauses(records: Sequence[MetricsRecord]) -> Figure | None:
     figure, axes = _canvas("version", "milliseconds")
     versions = [record.step for record in commits]
     for name, label, colour in (("pause_s", "pause", RED), ("load_s", "of it: load", MUTED)):
-        axes.scatter(versions, [1000 * r.values.get(name, 0.0) for r in commits], s=9, color=colour, label=label, alpha=0.8, linewidths=0)
-    axes.set_ylim(bottom=0)
-    _legend(axes, "upper right")
+        axes.scatter(
+            versions,
+            [1000 * r.values.get(name, 0.0) for r in commits],
+            s=9,
+            color=colour,
+            label=label,
+            alpha=0.8,
+            linewidths=0,
+        )
+    axes.set_ylim(0, 1.25 * max(1000 * record.values["pause_s"] for record in commits) or 1.0)
+    _legend(axes, "upper right", columns=2)
     return figure
 
 
@@ -170,7 +187,8 @@ def _canvas(x_label: str, y_label: str, *, height_inches: float = _SIZE_INCHES[1
 
 
 def _unit_interval(axes: Axes) -> None:
-    """Rewards in [0, 1] are drawn on the whole interval, so that pictures of several runs compare; others as they are."""
+    """Rewards in [0, 1] are drawn on the whole interval, so that pictures of several runs compare; others as they
+    are."""
     low, high = axes.get_ylim()
     if low >= -0.1 and high <= 1.1:
         axes.set_ylim(0, 1.02)

@@ -15,7 +15,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class MetricsRecord:
-    """One line of metrics.jsonl: `values` at `step` of the sender's counter `step_name`, `time_s` seconds after the monitor started."""
+    """One line of metrics.jsonl: `values` at `step` of the sender's counter `step_name`, `time_s` seconds after the
+    monitor started."""
 
     time_s: float
     stream: str

@@ -1,4 +1,5 @@
-"""The parts of report.json, each out of the files that it needs. docs/report.md lists every key. Pure but for reading."""
+"""The parts of report.json, each out of the files that it needs. docs/report.md lists every key. Pure but for
+reading."""
 
 from __future__ import annotations
 
@@ -66,7 +67,9 @@ def lag_histogram(run: RunFiles) -> dict[int, int]:
 
 def session_lags(run: RunFiles) -> dict[str, float | int | None]:
     """Of trained sessions, by their oldest token."""
-    counts = Counter(int(line["lag"]) for line in run.ledger if line.get("state") == "trained" and line.get("lag") is not None)
+    counts = Counter(
+        int(line["lag"]) for line in run.ledger if line.get("state") == "trained" and line.get("lag") is not None
+    )
     return histogram_summary(counts)
 
 
@@ -81,8 +84,8 @@ def utilisation(run: RunFiles) -> dict[str, dict[str, Any]]:
 
 
 def ledger(run: RunFiles) -> dict[str, Any]:
-    """Counts by state and reason, wasted tokens by reason, and whether they balance. Out of the journal where it is complete,
-    else out of the dispatcher's last figures."""
+    """Counts by state and reason, wasted tokens by reason, and whether they balance. Out of the journal where it is
+    complete, else out of the dispatcher's last figures."""
     last: dict[str, float] = run.stream("dispatcher")[-1].values if run.stream("dispatcher") else {}
     if len(run.ledger) >= last.get("issued", 0.0):
         dropped = Counter(str(line.get("reason")) for line in run.ledger if line.get("state") == "dropped")
@@ -115,7 +118,8 @@ def training_seconds(run: RunFiles) -> float | None:
 
 
 def throughput(run: RunFiles) -> dict[str, float | None]:
-    """Over the time of training. Sessions and tokens: those that were graded, trained or not; `trained_*`: those that were trained."""
+    """Over the time of training. Sessions and tokens: those that were graded, trained or not; `trained_*`: those
+    that were trained."""
     seconds = training_seconds(run)
     graded = [line for line in run.ledger if line.get("tokens") is not None]
     trained = [line for line in graded if line.get("state") == "trained"]
@@ -132,8 +136,8 @@ def throughput(run: RunFiles) -> dict[str, float | None]:
 
 
 def logprob_gap(run: RunFiles) -> dict[str, Any]:
-    """|Δ log-prob| of learner against engine: `probe` (fresh KV, same version), `in_run` on tokens of the very version that was
-    trained, `older` on the others (mismatch and staleness); each with the number of tokens."""
+    """|Δ log-prob| of learner against engine: `probe` (fresh KV, same version), `in_run` on tokens of the trained
+    version itself, `older` on the others (mismatch and staleness); each with the number of tokens."""
     probes = run.stream("logprob_probe")
     probe: MetricsRecord | None = probes[-1] if probes else None
     train = run.stream("train")

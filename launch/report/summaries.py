@@ -36,7 +36,8 @@ def mean(values: Sequence[float]) -> float | None:
 
 
 def histogram_summary(counts: Mapping[int, int]) -> dict[str, float | int | None]:
-    """mean, p50, p95, max and n of a histogram {value: count}. A quantile is the smallest value that covers its share."""
+    """mean, p50, p95, max and n of a histogram {value: count}. A quantile is the smallest value that covers its
+    share."""
     total = sum(counts.values())
     if not total:
         return {"mean": None, "p50": None, "p95": None, "max": None, "n": 0}

@@ -12,7 +12,10 @@ def format_report(report: Mapping[str, Any]) -> str:
     gap, ess = report["logprob_gap"], report["ess"]
     drops = ", ".join(f"{reason} {count}" for reason, count in ledger["dropped"].items() if count) or "none"
     rows = [
-        ("run", f"{report['run']}  {report['status']}  mode {report['mode'] or '–'}  wall {number(report['wall_s'], 0)} s"),
+        (
+            "run",
+            f"{report['run']}  {report['status']}  mode {report['mode'] or '–'}  wall {number(report['wall_s'], 0)} s",
+        ),
         ("held-out reward", _curve(report["eval_reward"], "temperature 1")),
         ("", _curve(report["eval_reward_greedy"], "greedy")),
         ("", _curve(report["eval_pass_at_8"], "pass@8")),
@@ -24,8 +27,15 @@ def format_report(report: Mapping[str, Any]) -> str:
         ),
         ("update pause", _quantiles(report["update_pause_s"])),
         ("update load", _quantiles(report["update_load_s"])),
-        ("lag by token", f"mean {number(lag['mean'], 2)}  p50 {number(lag['p50'], 0)}  p95 {number(lag['p95'], 0)}  max {number(lag['max'], 0)}"),
-        ("throughput", f"{number(report['sessions_per_s'], 1)} sessions/s, {number(report['tokens_per_s'], 0)} tokens/s"),
+        (
+            "lag by token",
+            f"mean {number(lag['mean'], 2)}  p50 {number(lag['p50'], 0)}  "
+            f"p95 {number(lag['p95'], 0)}  max {number(lag['max'], 0)}",
+        ),
+        (
+            "throughput",
+            f"{number(report['sessions_per_s'], 1)} sessions/s, {number(report['tokens_per_s'], 0)} tokens/s",
+        ),
         (
             "log-prob gap",
             f"probe {number(gap['probe']['mean'], 6)} (n {gap['probe']['n']}), "
@@ -34,7 +44,8 @@ def format_report(report: Mapping[str, Any]) -> str:
         ("ESS / N", f"token {number(ess['token'], 3)}, sequence {number(ess['sequence'], 3)}"),
         (
             "ledger",
-            f"issued {ledger['issued']}, trained {ledger['trained']}, dropped {sum(ledger['dropped'].values())} ({drops}), "
+            f"issued {ledger['issued']}, trained {ledger['trained']}, "
+            f"dropped {sum(ledger['dropped'].values())} ({drops}), "
             f"{'balanced' if ledger['balanced'] else 'NOT BALANCED'}",
         ),
     ]
@@ -76,4 +87,6 @@ def _train(points: list[list[float]]) -> str:
 
 
 def _quantiles(values: Mapping[str, float | None]) -> str:
-    return "  ".join(f"{name} {number(None if value is None else 1000 * value, 1)} ms" for name, value in values.items())
+    return "  ".join(
+        f"{name} {number(None if value is None else 1000 * value, 1)} ms" for name, value in values.items()
+    )

@@ -1,7 +1,7 @@
 """Scripted peers of the dispatcher: every other actor kind, without engines, tools or models, in virtual or real time.
 
-A session samples one token at its start and one at its end, each with the version that serves at that moment. Loaded by file
-(conftest's fixture `peers`): tests are no package.
+A session samples one token at its start and one at its end, each with the version that serves at that moment. Loaded
+by file (conftest's fixture `peers`): tests are no package.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class World:
     cancelled: list[str] = field(default_factory=list)
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     learner_waited_s: float = 0.0
+    environments_at_end: tuple[str, ...] = ()
 
 
 class ScriptedEnvironment(Actor):
@@ -85,7 +86,9 @@ class ScriptedEnvironment(Actor):
         await clock.sleep(world.session_s(rng))
         if world.fails(spec):
             del self.sessions[spec.session_id]
-            await self.context.ask("dispatcher", SessionFailed(spec.session_id, spec.attempt, "failed", "scripted"), timeout_s=60)
+            await self.context.ask(
+                "dispatcher", SessionFailed(spec.session_id, spec.attempt, "failed", "scripted"), timeout_s=60
+            )
             return
         last = first if spec.purpose == "eval" else world.version
         trajectory = Trajectory(

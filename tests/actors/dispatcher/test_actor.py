@@ -1,4 +1,5 @@
-"""The dispatcher actor among scripted peers under virtual time: whole runs, the lag bound, lost environments, evaluations."""
+"""The dispatcher actor among scripted peers under virtual time: whole runs, the lag bound, lost environments,
+evaluations."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from headrace.transport import LoopbackNetwork, Runtime, run_virtual
 
 
 class _Run:
-    """A topology in one process. `extra`: a second runtime that hosts environment/1 and can be stopped, as a process that dies."""
+    """A topology in one process. `extra`: a second runtime that hosts environment/1 and can be stopped, as a process
+    that dies."""
 
     def __init__(self, peers: ModuleType, world: Any, dispatcher: Dispatcher, *, slots: int, max_steps: int) -> None:
         self.peers, self.world, self.dispatcher = peers, world, dispatcher
@@ -51,6 +53,7 @@ class _Run:
         if self.runtime.failed.done():
             await self.runtime.failed
         assert done.done(), "the run did not finish"
+        self.world.environments_at_end = self.dispatcher.placement.environments
         await self.runtime.stop()
 
 
@@ -69,36 +72,43 @@ def check_ledger(dispatcher: Dispatcher, world: Any, path: Path) -> list[dict[st
     return lines
 
 
-@pytest.mark.parametrize("consumption", ["oldest_ready", "fifo", "newest"])
-@pytest.mark.parametrize("max_lag", [0, 1, 4])
+@pytest.mark.parametrize(
+    ("max_lag", "consumption", "max_steps"),
+    [(0, "oldest_ready", 60), (1, "fifo", 60), (4, "newest", 60), (4, "oldest_ready", 300)],
+)
 def test_heavy_tails_never_exceed_the_hard_limit(
-    peers: ModuleType, tasks: TaskSource, tmp_path: Path, max_lag: int, consumption: Any
+    peers: ModuleType, tasks: TaskSource, tmp_path: Path, max_lag: int, consumption: Any, max_steps: int
 ) -> None:
-    """cases F97, F98 over a whole run: lognormal sessions (sigma 1.5), 200 steps, sessions age in flight and in the queue."""
+    """cases F97, F98 over a whole run: lognormal sessions (sigma 1.5), sessions age in flight and in the queue."""
     world_of = peers.World
 
     async def main() -> tuple[Any, Dispatcher]:
-        world = world_of(session_s=lambda rng: rng.lognormvariate(0.0, 1.5), reward=lambda s: float(crc32(s.session_id.encode()) % 3 == 0))
+        world = world_of(
+            session_s=lambda rng: rng.lognormvariate(0.0, 1.5),
+            reward=lambda s: float(crc32(s.session_id.encode()) % 3 == 0),
+        )
         dispatcher = Dispatcher(
             tasks=tasks, group_size=4, batch_sessions=16, max_lag_versions=max_lag, consumption=consumption,
             ledger_path=str(tmp_path / "ledger.jsonl"),
         )  # fmt: skip
-        run = _Run(peers, world, dispatcher, slots=48, max_steps=200)
+        run = _Run(peers, world, dispatcher, slots=48, max_steps=max_steps)
         await run.start()
         await run.finish()
         return world, dispatcher
 
     world, dispatcher = run_virtual(main())
     check_ledger(dispatcher, world, tmp_path / "ledger.jsonl")
-    assert world.trained[-1][0] == 200
+    assert world.trained[-1][0] == max_steps
     assert set(world.batch_sizes) == {16}
     lags = [lag for _, _, lag in world.trained]
-    assert 0 <= min(lags)
+    assert min(lags) >= 0
     assert max(lags) <= max(1, 3 * max_lag)
     assert (max(lags) >= 1) == (max_lag > 0), "with room for lag, this run should have some"
 
 
-def test_sync_mode_has_lag_zero_and_waits_for_each_version(peers: ModuleType, tasks: TaskSource, tmp_path: Path) -> None:
+def test_sync_mode_has_lag_zero_and_waits_for_each_version(
+    peers: ModuleType, tasks: TaskSource, tmp_path: Path
+) -> None:
     async def main() -> tuple[Any, Dispatcher]:
         world = peers.World(fails=lambda spec: spec.member == 0 and int(spec.group_id[1:]) % 3 == 0)
         dispatcher = Dispatcher(
@@ -158,12 +168,14 @@ def test_sessions_of_a_lost_process_run_again_elsewhere(
     world, dispatcher = run_virtual(main())
     lines = check_ledger(dispatcher, world, tmp_path / "ledger.jsonl")
     assert dispatcher.training.counters["attempts_lost"] > 0
-    assert {line["reason"] for line in lines} <= {None, "cancelled"}
+    assert {line["reason"] for line in lines} <= {None, "cancelled", "over_age"}
     assert max(line["attempt"] for line in lines) == 1
-    assert dispatcher.placement.environments == ("environment/0",)
+    assert world.environments_at_end == ("environment/0",)
 
 
-def test_the_rest_is_cancelled_at_the_end_also_where_it_runs(peers: ModuleType, tasks: TaskSource, tmp_path: Path) -> None:
+def test_the_rest_is_cancelled_at_the_end_also_where_it_runs(
+    peers: ModuleType, tasks: TaskSource, tmp_path: Path
+) -> None:
     async def main() -> tuple[Any, Dispatcher]:
         world = peers.World(session_s=lambda rng: 1.0 if rng.random() < 0.7 else 500.0)
         dispatcher = Dispatcher(
@@ -183,8 +195,11 @@ def test_the_rest_is_cancelled_at_the_end_also_where_it_runs(peers: ModuleType, 
     assert dispatcher.placement.num_seated == 0
 
 
-def test_evaluations_at_the_start_on_the_way_and_at_the_end(peers: ModuleType, tasks: TaskSource, tmp_path: Path) -> None:
-    """They hold one version each, training goes on meanwhile, a trigger that falls due during one waits, the last is of the last version."""
+def test_evaluations_at_the_start_on_the_way_and_at_the_end(
+    peers: ModuleType, tasks: TaskSource, tmp_path: Path
+) -> None:
+    """They hold one version each, training goes on meanwhile, a trigger that falls due during one waits, the last is
+    of the last version."""
 
     async def main() -> tuple[Any, Dispatcher]:
         world = peers.World(reward=lambda s: float(s.member % 2 == 0))
@@ -223,7 +238,12 @@ def test_an_evaluation_that_hangs_is_given_up_and_counted(peers: ModuleType, tas
         world = peers.World(session_s=lambda rng: 1e5 if rng.random() < 0.3 else 1.0)
         evaluation = EvaluationSettings(num_prompts=4, samples=2, every_steps=1000, max_in_flight=64, timeout_s=30.0)
         dispatcher = Dispatcher(
-            tasks=tasks, group_size=2, batch_sessions=4, max_lag_versions=8, evaluation=evaluation, session_timeout_s=20.0
+            tasks=tasks,
+            group_size=2,
+            batch_sessions=4,
+            max_lag_versions=8,
+            evaluation=evaluation,
+            session_timeout_s=20.0,
         )
         run = _Run(peers, world, dispatcher, slots=64, max_steps=2)
         await run.start()
@@ -239,7 +259,8 @@ def test_an_evaluation_that_hangs_is_given_up_and_counted(peers: ModuleType, tas
 def test_a_session_that_hangs_is_timed_out_and_its_task_quarantined(
     peers: ModuleType, tasks: TaskSource, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """cases G104, F103: the poison task is listed, the run does not stall, and the wait for it is told with counts and ids."""
+    """cases G104, F103: the poison task is listed, the run does not stall, and the wait for it is told with counts
+    and ids."""
 
     async def main() -> tuple[Any, Dispatcher]:
         world = peers.World()

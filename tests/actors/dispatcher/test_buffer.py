@@ -46,7 +46,11 @@ def test_ten_groups_batches_of_three_give_nine_and_one_stays(trajectory: Traject
 
 
 def test_orders_of_consumption(trajectory: Trajectory) -> None:
-    groups = [ready(trajectory, 0, arrival=2, oldest=5), ready(trajectory, 1, arrival=0, oldest=7), ready(trajectory, 2, arrival=1, oldest=3)]
+    groups = [
+        ready(trajectory, 0, arrival=2, oldest=5),
+        ready(trajectory, 1, arrival=0, oldest=7),
+        ready(trajectory, 2, arrival=1, oldest=3),
+    ]
     expected = {"oldest_ready": [2, 0, 1], "fifo": [1, 2, 0], "newest": [1, 0, 2]}
     for consumption, orders in expected.items():
         buffer = ReadyBuffer(consumption)  # type: ignore[arg-type]

@@ -17,7 +17,9 @@ def spec(number: int) -> SessionSpec:
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.sampled_from(SessionState), st.sampled_from(DropReason)), max_size=200))
-def test_balances_after_every_transition_and_refuses_the_others(moves: list[tuple[int, SessionState, DropReason]]) -> None:
+def test_balances_after_every_transition_and_refuses_the_others(
+    moves: list[tuple[int, SessionState, DropReason]],
+) -> None:
     ledger = Ledger()
     expected: dict[int, SessionState] = {}
     for number, state, reason in moves:

@@ -6,7 +6,8 @@ from headrace.actors.dispatcher.seeds import session_seed
 
 
 def test_seeds_are_distinct_and_the_same_again() -> None:
-    """cases B53: verl-project/verl#6857: no two sessions share a seed, whichever generator serves them; a rerun repeats them."""
+    """cases B53: verl-project/verl#6857: no two sessions share a seed, whichever generator serves them; a rerun
+    repeats them."""
 
     def all_seeds(base: int) -> list[int]:
         train = [session_seed(base, "train", index, member) for index in range(2000) for member in range(8)]

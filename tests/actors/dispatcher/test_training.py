@@ -1,4 +1,5 @@
-"""Training sessions as one state machine: random interleavings, the lag bound, retries, quarantine, over-age policies."""
+"""Training sessions as one state machine: random interleavings, the lag bound, retries, quarantine, over-age
+policies."""
 
 from __future__ import annotations
 
@@ -184,7 +185,8 @@ def test_a_failed_member_is_tried_again_then_dropped_and_the_group_goes_on(desk:
 
 
 def test_a_poison_task_is_quarantined_and_listed(desk: Callable[..., _Desk]) -> None:
-    """cases G104: NVIDIA-NeMo/RL#3238: it never finishes; after K tries it is set aside, the run goes on, and it stays out."""
+    """cases G104: NVIDIA-NeMo/RL#3238: it never finishes; after K tries it is set aside, the run goes on, and it
+    stays out."""
     made = desk(max_attempts=2, max_lag_versions=0)
     specs = made.start_all()
     poisoned = [spec for spec in specs if spec.task.task_id == "t0"]
@@ -254,7 +256,8 @@ def test_what_the_learner_left_out_of_a_batch_is_filtered(desk: Callable[..., _D
 
 
 def test_short_batches_do_not_add_up_to_lag(desk: Callable[..., _Desk]) -> None:
-    """Each batch is a session short. Were the missing ones admitted for ever after, hundreds of steps would be in flight."""
+    """Each batch is a session short. Were the missing ones admitted for ever after, hundreds of steps would be in
+    flight."""
     made = desk(group_size=4, batch_sessions=4, max_lag_versions=0, hard_lag_versions=0, max_attempts=1)
     for step in range(200):
         specs = made.start_all()
@@ -278,7 +281,9 @@ class _Tasks:
         return ""
 
 
-OPS = st.sampled_from(["start", "start", "move", "grade", "grade", "grade", "fail", "lost", "step", "serve", "none", "again"])
+OPS = st.sampled_from(
+    ["start", "start", "move", "grade", "grade", "grade", "fail", "lost", "step", "serve", "none", "again"]
+)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -291,10 +296,17 @@ OPS = st.sampled_from(["start", "start", "move", "grade", "grade", "grade", "fai
     group_size=st.integers(1, 4),
 )
 def test_random_interleavings(
-    make_trajectory: Make, ops: list[tuple[str, int]], max_lag: int, hard: int, over_age: str, consumption: str, group_size: int
+    make_trajectory: Make,
+    ops: list[tuple[str, int]],
+    max_lag: int,
+    hard: int,
+    over_age: str,
+    consumption: str,
+    group_size: int,
 ) -> None:
-    """The ledger balances at every instant (it checks itself), admission holds at every issue, the trained lag never exceeds the
-    hard limit, nothing is trained twice, and at the end everything issued is trained or dropped with a reason."""
+    """The ledger balances at every instant (it checks itself), admission holds at every issue, the trained lag never
+    exceeds the hard limit, nothing is trained twice, and at the end everything issued is trained or dropped with a
+    reason."""
     config = TrainingSettings(
         group_size=group_size,
         batch_sessions=2 * group_size,

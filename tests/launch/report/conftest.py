@@ -30,11 +30,21 @@ def _metrics() -> list[dict[str, Any]]:
         time_s = 10.0 + 0.5 * step
         lines.append(
             record(
-                time_s, "train", "step", step, reward__mean=0.3 + 0.005 * step, sessions=16, ess__token=0.95, ess__sequence=0.7,
-                logprob_gap__same_version_mean=1e-5, logprob_gap__same_version_tokens=100, logprob_gap__older_mean=1e-3,
-                logprob_gap__older_tokens=60, publications__failed=0,
+                time_s,
+                "train",
+                "step",
+                step,
+                reward__mean=0.3 + 0.005 * step,
+                sessions=16,
+                ess__token=0.95,
+                ess__sequence=0.7,
+                logprob_gap__same_version_mean=1e-5,
+                logprob_gap__same_version_tokens=100,
+                logprob_gap__older_mean=1e-3,
+                logprob_gap__older_tokens=60,
+                publications__failed=0,
             )
-        )  # fmt: skip
+        )
         if step % 2 == 0:
             busy = float(step % 4 == 0)
             lines.append(
@@ -67,23 +77,47 @@ def _metrics() -> list[dict[str, Any]]:
     for version, step, mean in ((1, 0, 0.29), (26, 50, 0.6), (51, 100, 0.81)):
         lines.append(
             record(
-                12.0 + step / 2, "eval", "version", version, step=step, prompts=64, missing=0, off_version=0, wall_s=2.5, reward=mean,
-                reward_n=512, reward_stderr=0.03, greedy=mean + 0.1, greedy_n=64, greedy_stderr=0.04, pass_at_8=min(1.0, mean + 0.15),
-                pass_at_8_n=64, pass_at_8_stderr=0.02,
+                12.0 + step / 2,
+                "eval",
+                "version",
+                version,
+                step=step,
+                prompts=64,
+                missing=0,
+                off_version=0,
+                wall_s=2.5,
+                reward=mean,
+                reward_n=512,
+                reward_stderr=0.03,
+                greedy=mean + 0.1,
+                greedy_n=64,
+                greedy_stderr=0.04,
+                pass_at_8=min(1.0, mean + 0.15),
+                pass_at_8_n=64,
+                pass_at_8_stderr=0.02,
             )
-        )  # fmt: skip
+        )
     return lines
 
 
 def _ledger() -> list[dict[str, Any]]:
     lines = [
         {
-            "session_id": f"g{i:07d}-00", "group_id": f"g{i:07d}", "task_id": f"t{i}", "state": "trained", "reason": None, "attempt": 0,
-            "step": 1 + i // 16, "lag": i % 4, "token_lags": {str(i % 4): 6, "0": 4} if i % 4 else {"0": 10}, "reward": float(i % 2),
-            "versions": [1, 2], "tokens": 10,
+            "session_id": f"g{i:07d}-00",
+            "group_id": f"g{i:07d}",
+            "task_id": f"t{i}",
+            "state": "trained",
+            "reason": None,
+            "attempt": 0,
+            "step": 1 + i // 16,
+            "lag": i % 4,
+            "token_lags": {str(i % 4): 6, "0": 4} if i % 4 else {"0": 10},
+            "reward": float(i % 2),
+            "versions": [1, 2],
+            "tokens": 10,
         }
         for i in range(1600)
-    ]  # fmt: skip
+    ]
     base = {
         "task_id": "t",
         "attempt": 0,
@@ -115,12 +149,19 @@ def _ledger() -> list[dict[str, Any]]:
 def _trajectories() -> list[dict[str, Any]]:
     return [
         {
-            "session_id": f"g{i}-00", "purpose": "train", "task_id": f"t{i}", "reward": float(i % 2), "rewards": {"task": float(i % 2)},
-            "ending": "done", "gold": "[13,32,77]", "loss_mask": [0, 1, 1], "versions": [-1, i, i],
+            "session_id": f"g{i}-00",
+            "purpose": "train",
+            "task_id": f"t{i}",
+            "reward": float(i % 2),
+            "rewards": {"task": float(i % 2)},
+            "ending": "done",
+            "gold": "[13,32,77]",
+            "loss_mask": [0, 1, 1],
+            "versions": [-1, i, i],
             "messages": [{"role": "user", "content": f"sort <{i}>"}, {"role": "assistant", "content": "[13,32,77]"}],
         }
         for i in range(20)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.fixture

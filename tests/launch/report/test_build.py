@@ -1,4 +1,5 @@
-"""report.json out of a run folder: every figure checked against the folder that was written, and folders that are incomplete."""
+"""report.json out of a run folder: every figure checked against the folder that was written, and folders that are
+incomplete."""
 
 from __future__ import annotations
 
@@ -12,9 +13,24 @@ from headrace.launch.report.run_files import RunFiles
 from headrace.launch.report.summaries import histogram_summary
 
 REQUIRED = {
-    "eval_reward", "eval_reward_greedy", "eval_pass_at_8", "train_reward", "weight_updates", "update_pause_s", "update_load_s",
-    "lag_versions", "utilisation", "tokens_per_s", "sessions_per_s", "logprob_gap", "ess", "ledger", "wall_s", "mode", "provenance",
-}  # fmt: skip
+    "eval_reward",
+    "eval_reward_greedy",
+    "eval_pass_at_8",
+    "train_reward",
+    "weight_updates",
+    "update_pause_s",
+    "update_load_s",
+    "lag_versions",
+    "utilisation",
+    "tokens_per_s",
+    "sessions_per_s",
+    "logprob_gap",
+    "ess",
+    "ledger",
+    "wall_s",
+    "mode",
+    "provenance",
+}
 
 
 def test_every_figure_is_what_the_folder_says(run_folder: Path) -> None:
@@ -99,7 +115,8 @@ def test_an_empty_folder_has_a_report(tmp_path: Path) -> None:
 
 
 def test_late_and_repeated_steps_are_all_kept(run_folder: Path) -> None:
-    """cases L136: wandb/wandb#10628: after a resume, steps come again and out of order; an evaluation made twice counts once."""
+    """cases L136: wandb/wandb#10628: after a resume, steps come again and out of order; an evaluation made twice
+    counts once."""
     with open(run_folder / "metrics.jsonl", "a") as metrics:
         for step in (99, 50):
             line = {

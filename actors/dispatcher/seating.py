@@ -1,0 +1,99 @@
+"""Puts sessions into the slots of environments and takes them out again: the I/O around `placement.py`.
+
+One task (`pump`) consumes free slots and produces RunSessions; `wake` says that something may have changed. Which
+session comes next is asked of the evaluation first and of the training sessions then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from headrace.actors.dispatcher.evaluator import Evaluator
+from headrace.actors.dispatcher.placement import Placement
+from headrace.actors.dispatcher.training import TrainingSessions
+from headrace.actors.messages import CancelSessions, RunSessions
+from headrace.actors.session import SessionSpec
+from headrace.transport import Context, PeerLost, Refused, TransportError
+
+logger = logging.getLogger(__name__)
+
+_ASK_TIMEOUT_S = 60.0
+_REFUSED_PAUSE_S = 0.5
+
+Fail = Callable[[str, int, str, str], None]
+"""(session id, attempt, reason, detail)"""
+
+
+class Seating:
+    """`fail` is called where an environment does not take what it was given."""
+
+    def __init__(self, training: TrainingSessions, evaluator: Evaluator, placement: Placement, fail: Fail) -> None:
+        self._training = training
+        self._evaluator = evaluator
+        self._placement = placement
+        self._fail = fail
+        self._changed = asyncio.Event()
+
+    def wake(self) -> None:
+        """Slots, room or sessions may have changed."""
+        self._changed.set()
+
+    def owner(self, session_id: str) -> TrainingSessions | Evaluator:
+        """The state machine that a session belongs to."""
+        return self._evaluator if self._evaluator.owns(session_id) else self._training
+
+    async def pump(self, context: Context) -> None:
+        """Runs for the actor's life."""
+        self._context = context
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await self.stop_sessions(self._training.take_stopped())
+            for environment, specs in self._place().items():
+                context.spawn(self._run_sessions(environment, tuple(specs)), f"run on {environment}")
+
+    async def stop_sessions(self, session_ids: list[str]) -> None:
+        """Cancel what still sits in an environment; the slots are free at once."""
+        by_environment: dict[str, list[str]] = {}
+        for session_id in session_ids:
+            environment = self._placement.release(session_id)
+            if environment is not None:
+                by_environment.setdefault(environment, []).append(session_id)
+        for environment, ids in by_environment.items():
+            try:
+                await self._context.tell(environment, CancelSessions(tuple(ids)))
+            except TransportError as error:
+                logger.info("%d sessions were not cancelled at %s: %s", len(ids), environment, error)
+
+    def _place(self) -> dict[str, list[SessionSpec]]:
+        placed: dict[str, list[SessionSpec]] = {}
+        now_s = self._context.clock.time()
+        for _ in range(self._placement.num_free):
+            spec = self._evaluator.next_session() or self._training.next_session(now_s)
+            environment = None if spec is None else self._placement.place(spec.session_id)
+            if spec is None or environment is None:
+                break
+            self.owner(spec.session_id).started(spec.session_id, environment, now_s)
+            placed.setdefault(environment, []).append(spec)
+        return placed
+
+    async def _run_sessions(self, environment: str, specs: tuple[SessionSpec, ...]) -> None:
+        try:
+            await self._context.ask(environment, RunSessions(specs), timeout_s=_ASK_TIMEOUT_S)
+        except PeerLost:
+            return  # PeerDown says so too, and gives the sessions to others
+        except Refused:
+            logger.warning("%s refused %d sessions; they wait", environment, len(specs))
+            await self._context.clock.sleep(_REFUSED_PAUSE_S)
+            for spec in specs:
+                self._placement.release(spec.session_id)
+                self.owner(spec.session_id).not_started(spec.session_id)
+            self.wake()
+        except TransportError as error:
+            logger.error("%s did not take %d sessions: %s", environment, len(specs), error)
+            await self.stop_sessions([spec.session_id for spec in specs])
+            for spec in specs:
+                self._fail(spec.session_id, spec.attempt, "lost", f"RunSessions: {error}")
+            self.wake()
