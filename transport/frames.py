@@ -24,7 +24,7 @@ class Kind(IntEnum):
     """The first element of an envelope; what follows it stands behind."""
 
     HELLO = 0  # address                                 the first of a link: where replies go
-    ASK = 1  # call id, actor, is a stream, bytes, payload
+    ASK = 1  # call id, actor, is credited, bytes, payload
     TELL = 2  # actor, is credited, bytes, payload
     REPLY = 3  # call id, bytes, payload
     ERROR = 4  # call id, [class, text, details …]

@@ -82,13 +82,13 @@ class Links:
     def credit(self, record: ActorRecord) -> PeerCredit:
         return self._to(record).credit(record)
 
-    def ask(self, record: ActorRecord, call: Call, message: object) -> None:
-        """Send an ask (or open a stream). Raises BadMessage's children before anything was sent."""
+    def ask(self, record: ActorRecord, call: Call, message: object, *, system: bool = False) -> None:
+        """Send an ask (or open a stream). Raises BadMessage's children before anything was sent. `system` needs no
+        credit: the question why an actor does not keep up must reach it."""
         link = self._to(record)
         stream = call.stream
-        link.post_payload(
-            message, Kind.ASK, call.id, record.name, stream is not None, limit=self._limit, credit=link.credit(record)
-        )
+        credit = None if system else link.credit(record)
+        link.post_payload(message, Kind.ASK, call.id, record.name, not system, limit=self._limit, credit=credit)
         call.abandon = lambda: link.post(Kind.CANCEL, call.id)
         if stream is not None:
             stream.grant = lambda num: link.post(Kind.ITEMS, call.id, num)
@@ -209,12 +209,12 @@ class Links:
             link.address = address
 
     def _on_ask(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
-        _, call_id, name, _is_stream, nbytes, payload = values
+        _, call_id, name, credited, nbytes, payload = values
         if call_id in link.serving or len(link.serving) >= MAX_WAITING_CALLS:
             raise CorruptFrame(f"call {call_id} of {link.peer} is open already")
         port = RemotePort(link, call_id, self._limit)
         link.serving[call_id] = (None, port.window)
-        delivery = self._delivery(link, name, nbytes, payload, frames, port)
+        delivery = self._delivery(link, name, nbytes, payload, frames, port, credited=credited)
         if delivery is None:
             return
         cell, item = delivery
@@ -236,7 +236,7 @@ class Links:
         frames: Sequence[Frame],
         port: RemotePort | None,
         *,
-        credited: bool = True,
+        credited: bool,
     ) -> tuple[ActorCell, Delivery] | None:
         cell = self._cells.get(name)
         try:

@@ -20,7 +20,7 @@ from headrace.transport.links import Links
 from headrace.transport.message import type_of
 from headrace.transport.names import Names
 from headrace.transport.ports import LocalPort
-from headrace.transport.system import ActorRecord
+from headrace.transport.system import ActivityQuery, ActorRecord
 
 Copy = Callable[[Any], Any]
 
@@ -63,11 +63,13 @@ class Outbound:
                 if record.incarnation == self._incarnation:
                     await self._ask_here(call, message)
                 else:
-                    credit = self._links.credit(record)
-                    if not credit.available:
-                        await self._or_end(call.future, credit.wait())
+                    system = type(message) is ActivityQuery
+                    if not system:
+                        credit = self._links.credit(record)
+                        if not credit.available:
+                            await self._or_end(call.future, credit.wait())
                     if not call.future.done():
-                        self._links.ask(record, call, message)
+                        self._links.ask(record, call, message, system=system)
                 return await call.future
             finally:
                 self._calls.close(call)
@@ -129,7 +131,7 @@ class Outbound:
         cell = self._cells.get(call.name)
         if cell is None:
             raise PeerLost.of(call.name, self._incarnation, "it has left this process")
-        if not cell.has_room:
+        if not cell.has_room and type(message) is not ActivityQuery:
             await self._or_end(call.future, cell.room())
             if call.future.done():
                 return
