@@ -87,12 +87,16 @@ class Learner(Actor):
     ) -> None:
         for name, value, least in (
             ("weights_every_steps", weights_every_steps, 1),
-            ("weights_buffers", weights_buffers, 1),
             ("checkpoint_every_steps", checkpoint_every_steps, 0),
             ("num_threads", 1 if num_threads is None else num_threads, 1),
         ):
             if value < least:
                 raise ValueError(f"learner.{name} must be >= {least}, got {value}")
+        if weights_buffers < 2:
+            raise ValueError(
+                f"learner.weights_buffers must be >= 2, got {weights_buffers}; the newest version keeps one for
+                generators " "that join late, so that a single one would never become free"
+            )
         if publish_timeout_s <= 0:
             raise ValueError(f"learner.publish_timeout_s must be > 0, got {publish_timeout_s}")
         if autocast not in ("none", "bfloat16"):

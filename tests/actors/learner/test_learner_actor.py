@@ -1,0 +1,374 @@
+"""The whole learner in one process on virtual time, against small peers that keep their side of the contract.
+
+The task is a bandit: one prompt, one sampled token, reward 1 where its id is even. The peers sample from the weights
+that the learner published, read back out of shared memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headrace.actors.learner.actor import Learner
+from headrace.actors.learner.checkpoint import list_checkpoints, read_info
+from headrace.actors.learner.documents import GeneratedDocuments
+from headrace.actors.learner.probe import LogprobProbe
+from headrace.actors.learner.stages.pretrain import Pretrain
+from headrace.actors.messages import (
+    Accepted,
+    Batch,
+    BatchTrained,
+    Completion,
+    Generate,
+    Metrics,
+    NextBatch,
+    PublishWeights,
+    TrainingFinished,
+    VersionServed,
+    WeightsReleased,
+)
+from headrace.actors.session import Group, Sampling, SessionSpec, Task, Trajectory
+from headrace.transport import Actor, ActorFailed, Runtime, handles, run_virtual
+from headrace.transport.weights import open_weights
+
+PROMPT = np.array([20, 21, 22], dtype=np.int32)
+GROUPS, MEMBERS = 4, 8
+
+
+class World:
+    """What the peers share: the weights in service, and what they were told."""
+
+    def __init__(self, model_folder: Path) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self.model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
+        self.version, self.step = 0, 0
+        self.published: list[tuple[int, int]] = []
+        self.asked: list[int] = []
+        self.trained: list[BatchTrained] = []
+        self.rewards: list[float] = []
+        self.finished: list[TrainingFinished] = []
+        self.metrics: dict[str, list[Metrics]] = defaultdict(list)
+        self.withheld: list[int] = []
+        self.random = torch.Generator().manual_seed(0)
+        self.numbers = itertools.count()
+
+    @torch.no_grad()
+    def sample(self, prompt: np.ndarray, num: int) -> tuple[np.ndarray, np.ndarray]:
+        """`num` single tokens and their log-probs."""
+        logits = self.model(input_ids=torch.from_numpy(prompt.astype(np.int64))[None]).logits[0, -1]
+        logprobs = logits.log_softmax(-1)
+        ids = torch.multinomial(logprobs.exp(), num, replacement=True, generator=self.random)
+        return ids.numpy().astype(np.int32), logprobs[ids].numpy()
+
+    def series(self, stream: str, name: str) -> list[float]:
+        return [m.values[name] for m in self.metrics[stream] if name in m.values]
+
+
+class FakeDispatcher(Actor):
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.done = asyncio.Event()
+
+    @handles(NextBatch)
+    async def next_batch(self, message: NextBatch) -> Batch:
+        self.world.asked.append(message.step)
+        groups = tuple(self.group(f"g{next(self.world.numbers)}") for _ in range(GROUPS))
+        return Batch(groups, {self.world.version: self.world.step})
+
+    def group(self, group_id: str) -> Group:
+        ids, logprobs = self.world.sample(PROMPT, MEMBERS)
+        members = tuple(self.trajectory(group_id, i, ids[i], logprobs[i]) for i in range(MEMBERS))
+        self.world.rewards += [m.reward for m in members if m.reward is not None]
+        return Group(group_id, members)
+
+    def trajectory(self, group_id: str, member: int, token: int, logprob: float) -> Trajectory:
+        mask = np.array([False, False, False, True])
+        task = Task(task_id="even", source="bandit", prompt=())
+        return Trajectory(
+            spec=SessionSpec(f"{group_id}-{member}", group_id, member, "train", task, Sampling()),
+            token_ids=np.append(PROMPT, token).astype(np.int32),
+            logprobs=np.where(mask, logprob, 0.0).astype(np.float32),
+            loss_mask=mask,
+            versions=np.where(mask, self.world.version, -1).astype(np.int32),
+            turns=(),
+            messages=(),
+            ending="done",
+            reward=self.reward(token),
+        )
+
+    def reward(self, token: int) -> float | None:
+        return float(token % 2 == 0)
+
+    @handles(BatchTrained)
+    async def batch_trained(self, message: BatchTrained) -> Accepted:
+        self.world.trained.append(message)
+        return Accepted()
+
+    @handles(TrainingFinished)
+    async def training_finished(self, message: TrainingFinished) -> Accepted:
+        self.world.finished.append(message)
+        self.done.set()
+        return Accepted()
+
+
+class NoRewards(FakeDispatcher):
+    def reward(self, token: int) -> float | None:
+        return None
+
+
+class NoBatches(FakeDispatcher):
+    @handles(NextBatch, concurrent=True)
+    async def next_batch(self, message: NextBatch) -> Batch:
+        self.world.asked.append(message.step)
+        await self.context.clock.sleep(message.wait_s)
+        return Batch(())
+
+
+class FakeParameterServer(Actor):
+    """Serves what it is given after `serve_s`. `hold_steps`: versions of these steps are not released until the
+    last."""
+
+    def __init__(self, world: World, *, serve_s: float = 0.0, hold: int = 0) -> None:
+        self.world = world
+        self.serve_s = serve_s
+        self.hold = hold
+
+    @handles(PublishWeights)
+    async def publish(self, message: PublishWeights) -> Accepted:
+        self.context.spawn(self.serve(message), "serve")
+        return Accepted()
+
+    async def serve(self, message: PublishWeights) -> None:
+        world, manifest = self.world, message.manifest
+        await self.context.clock.sleep(self.serve_s)
+        weights = open_weights(manifest)
+        weights.verify()
+        state = {name: tensor.clone().float() for name, tensor in weights.tensors(include_tied=True)}
+        world.model.load_state_dict(state)
+        weights.close()
+        older, world.version, world.step = world.version, manifest.version, manifest.step
+        world.published.append((manifest.version, manifest.step))
+        await self.context.tell("learner", VersionServed(manifest.version, manifest.step))
+        world.withheld.append(older)
+        if len(world.withheld) > self.hold:
+            await self.context.tell("learner", WeightsReleased(world.withheld.pop(0)))
+
+
+class DeafParameterServer(FakeParameterServer):
+    async def serve(self, message: PublishWeights) -> None:
+        return
+
+
+class FakeGenerator(Actor):
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    @handles(Generate)
+    async def generate(self, message: Generate) -> Completion:
+        assert message.fresh
+        ids, logprobs = self.world.sample(message.prompt_token_ids, 1)
+        return Completion(ids, logprobs, np.array([self.world.version], dtype=np.int32), "length")
+
+
+class FakeMonitor(Actor):
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    @handles(Metrics)
+    async def metrics(self, message: Metrics) -> None:
+        self.world.metrics[message.stream].append(message)
+
+
+@pytest.fixture
+def play(model_folder: Path, tmp_path: Path) -> Any:
+    """Run a learner among the peers until TrainingFinished (or a failure, which is raised)."""
+
+    def go(
+        *,
+        dispatcher: type[FakeDispatcher] = FakeDispatcher,
+        server: type[FakeParameterServer] = FakeParameterServer,
+        serve_s: float = 0.0,
+        checkpoints: str = "checkpoints",
+        **settings: Any,
+    ) -> World:
+        world = World(model_folder)
+        settings = {"lr": 2e-2, "max_steps": 12, "num_threads": 1, **settings}
+
+        async def main() -> None:
+            runtime = Runtime()
+            await runtime.start()
+            peer = dispatcher(world)
+            await runtime.add(peer, "dispatcher/0")
+            await runtime.add(server(world, serve_s=serve_s), "parameter_server/0")
+            await runtime.add(FakeGenerator(world), "generator/0")
+            await runtime.add(FakeMonitor(world), "monitor/0")
+            learner = Learner(
+                model_path=str(model_folder),
+                checkpoints_dir=str(tmp_path / checkpoints),
+                run_id=f"test-{secrets.token_hex(6)}",
+                **settings,
+            )
+            await runtime.add(learner, "learner/0")
+            finished = asyncio.ensure_future(peer.done.wait())
+            try:
+                await asyncio.wait([finished, runtime.failed], return_when=asyncio.FIRST_COMPLETED)
+                if runtime.failed.done():
+                    runtime.failed.result()
+                await asyncio.sleep(0.1)
+            finally:
+                finished.cancel()
+                await runtime.stop()
+
+        run_virtual(main())
+        return world
+
+    return go
+
+
+def test_the_reward_rises_and_everything_is_reported(play, tmp_path):
+    world = play(probe=LogprobProbe())
+    per_step = np.array(world.rewards).reshape(12, -1).mean(axis=1)
+    assert per_step[0] < 0.75
+    assert per_step[-1] > 0.9
+    last_version, last_step = world.published[-1]
+    assert [v for v, _ in world.published] == list(range(1, last_version + 1))
+    assert (world.published[0], last_step) == ((1, 0), 12)
+    assert world.finished == [TrainingFinished(step=12, version=last_version)]
+    assert [t.step for t in world.trained] == list(range(1, 13))
+    assert all(len(t.session_ids) == GROUPS * MEMBERS for t in world.trained)
+    assert [m.step for m in world.metrics["train"]] == list(range(1, 13))
+    last = world.metrics["train"][-1].values
+    for name in (
+        "loss",
+        "grad_norm",
+        "lr",
+        "reward/mean",
+        "ess/token",
+        "ess/sequence",
+        "lag/token_p95",
+        "seconds/wait",
+    ):
+        assert np.isfinite(last[name]), name
+    # Two probes, at the first and the last version: engine and learner agree in float32.
+    assert [m.step for m in world.metrics["logprob_probe"]] == [1, last_version]
+    assert max(world.series("logprob_probe", "mean")) < 1e-4
+    assert min(world.series("logprob_probe", "tokens")) == 8
+    newest = list_checkpoints(tmp_path / "checkpoints")[-1]
+    assert read_info(newest).version == last_version
+
+
+def test_tokens_of_the_trained_weights_show_the_engines_mismatch_alone(play):
+    world = play(mode="sync", max_steps=3)
+    assert world.series("train", "lag/token_max") == [0.0] * 3
+    assert world.series("train", "logprob_gap/same_version_tokens") == [GROUPS * MEMBERS] * 3
+    assert max(world.series("train", "logprob_gap/same_version_mean")) < 1e-5
+    assert world.series("train", "logprob_gap/older_tokens") == [0.0] * 3
+
+
+def test_sync_serves_every_version_before_the_next_batch(play):
+    """A slow server makes an asynchronous learner train on older weights, and a synchronous one wait."""
+    assert max(play(serve_s=5.0, max_steps=4).series("train", "lag/token_max")) > 0
+    assert max(play(serve_s=5.0, max_steps=4, mode="sync", checkpoints="other").series("train", "lag/token_max")) == 0
+
+
+def test_without_a_free_buffer_publications_are_skipped_but_not_the_last(play):
+    """Nobody releases more than the newest: training goes on, and the final version still waits for its turn."""
+    world = play(serve_s=5.0, max_steps=6)
+    assert world.finished[0].step == 6
+    assert world.published[-1] == (world.finished[0].version, 6)
+    assert [v for v, _ in world.published] == list(range(1, len(world.published) + 1))
+
+
+def test_lr_0_trains_nothing(play, model_folder, tmp_path):
+    """The control run: the same loop, and weights that are equal bit for bit at its end."""
+    from safetensors.torch import load_file
+
+    world = play(lr=0.0, max_steps=3)
+    assert world.series("train", "applied") == [0.0] * 3
+    before = load_file(model_folder / "model.safetensors")
+    after = load_file(list_checkpoints(tmp_path / "checkpoints")[-1] / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[n].view(torch.int32), after[n].view(torch.int32)) for n in before)
+
+
+def test_a_batch_without_rewards_is_acknowledged_and_trains_nothing(play, model_folder, tmp_path):
+    """cases B44: nothing to train: no optimizer step, no NaN; `step` counts the batch, `skipped_batches` says so."""
+    from safetensors.torch import load_file
+
+    world = play(dispatcher=NoRewards, max_steps=3)
+    assert [len(t.session_ids) for t in world.trained] == [GROUPS * MEMBERS] * 3
+    assert world.series("train", "skipped_batches") == [1.0, 2.0, 3.0]
+    assert all(np.isfinite(v) for m in world.metrics["train"] for v in m.values.values())
+    before = load_file(model_folder / "model.safetensors")
+    after = load_file(list_checkpoints(tmp_path / "checkpoints")[-1] / "model.safetensors")
+    assert all(torch.equal(before[n], after[n]) for n in before)
+
+
+def test_pretraining_comes_first_and_version_1_holds_step_0(play):
+    source = GeneratedDocuments(make=lambda rng: "".join(rng.choice("ab") for _ in range(rng.randint(3, 8))))
+    world = play(
+        pretrain=Pretrain(source=source, steps=30, documents_per_step=16, held_out_every_steps=15), max_steps=1
+    )
+    losses, held_out = world.series("pretrain", "loss"), world.series("pretrain", "held_out_loss")
+    assert losses[-1] < losses[0] - 1.0
+    assert len(held_out) == 2
+    assert held_out[-1] < held_out[0]
+    assert world.published[0] == (1, 0)
+    assert world.asked[0] == 0
+
+
+def test_a_restarted_learner_goes_on_above_its_last_version(play):
+    first = play(max_steps=3, checkpoint_every_steps=1)
+    second = play(max_steps=5, checkpoint_every_steps=1)
+    assert second.asked == [3, 4]
+    assert second.published[0] == (first.published[-1][0] + 1, 3)
+    assert second.finished[0].step == 5
+    # The restarted one began with what the first one had learned.
+    assert np.mean(second.rewards[: GROUPS * MEMBERS]) >= np.mean(first.rewards[: GROUPS * MEMBERS])
+
+
+def test_max_wall_s_ends_a_run_without_batches(play):
+    world = play(dispatcher=NoBatches, max_wall_s=100.0, wait_s=30.0)
+    assert world.finished == [TrainingFinished(step=0, version=1)]
+    assert len(world.asked) == 4
+
+
+def test_a_version_that_is_never_served_ends_the_run_by_name(play, caplog):
+    caplog.set_level(logging.CRITICAL)
+    with pytest.raises(ActorFailed, match="no generator has acknowledged version 1 within 120"):
+        play(server=DeafParameterServer)
+
+
+def test_the_published_dtype_is_converted(play):
+    world = play(weights_dtype="bfloat16", max_steps=1, probe=LogprobProbe())
+    gaps = world.series("logprob_probe", "mean")
+    assert all(0 < value < 0.03 for value in gaps)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"lr": -1.0}, "lr"),
+        ({"max_steps": -1}, "max_steps"),
+        ({"mode": "both"}, "mode"),
+        ({"weights_every_steps": 0}, "weights_every_steps"),
+        ({"weights_buffers": 1}, "weights_buffers"),
+        ({"autocast": "fp8"}, "autocast"),
+        ({"max_wall_s": 0.0}, "max_wall_s"),
+        ({"betas": (0.9, 1.0)}, "betas"),
+        ({"checkpoint_keep_last": 0}, "checkpoint_keep_last"),
+    ],
+)
+def test_settings_that_cannot_work_are_named_before_anything_starts(settings, named):
+    with pytest.raises(ValueError, match=named):
+        Learner(model_path="m", checkpoints_dir="c", run_id="r", **settings)
