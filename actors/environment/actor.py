@@ -12,12 +12,13 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headrace.actors.environment.counters import SessionCounters
 from headrace.actors.environment.environment import EnvironmentFactory
-from headrace.actors.environment.handover import GraderPool, Moves, report_failure
+from headrace.actors.environment.handover import RETRY_PAUSE_S, GraderPool, Moves, report_failure
 from headrace.actors.environment.model_config import context_tokens_of
 from headrace.actors.environment.phases import CANCEL_GRACE_S, SessionError, Timeouts
 from headrace.actors.environment.rendering import RendererFactory, check_renderer, load_renderer
@@ -42,6 +43,12 @@ QUEUED_PER_SLOT = 2
 """Sessions known to the actor (waiting, running, closing) for each slot; more are refused."""
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    attempt: int
+    task: asyncio.Task[None]
 
 
 class EnvironmentActor(Actor):
@@ -110,7 +117,7 @@ class EnvironmentActor(Actor):
         self._dispatcher, self._grader, self._monitor = dispatcher, grader, monitor
         self._counters = SessionCounters()
         self._moves = Moves()
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._running: dict[str, Running] = {}
 
     def metadata(self) -> dict[str, object]:
         return {"slots": self._slots}
@@ -133,7 +140,7 @@ class EnvironmentActor(Actor):
 
     async def on_stop(self) -> None:
         """Sessions are cancelled and their environments closed, within close_timeout_s and a little grace."""
-        tasks = list(self._tasks.values())
+        tasks = [running.task for running in self._running.values()]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -141,25 +148,36 @@ class EnvironmentActor(Actor):
 
     @handles(RunSessions)
     async def run_sessions(self, message: RunSessions) -> Accepted:
-        """Raises Refused, and takes none, where they are more than the actor can know at once. A session that is
-        known already (an ask repeated after its reply was lost) is not run twice."""
-        new = [spec for spec in message.sessions if spec.session_id not in self._tasks]
+        """Raises Refused, and takes none, where they are more than the actor can know at once. An attempt that is known
+        already (an ask repeated after its reply was lost) is not run twice; a newer attempt takes the older one's
+        place."""
+        new = [spec for spec in message.sessions if not self._knows(spec)]
         limit = QUEUED_PER_SLOT * self._slots
-        if len(self._tasks) + len(new) > limit:
+        if len(self._running) + len(new) > limit:
             raise Refused(
-                f"{self.context.name} has {self._slots} slots and {len(self._tasks)} sessions, got {len(new)}"
+                f"{self.context.name} has {self._slots} slots and {len(self._running)} sessions, got {len(new)} more"
             )
         for spec in new:
-            self._tasks[spec.session_id] = self.context.spawn(self._run(spec), f"session {spec.session_id}")
+            self._cancel(spec.session_id)
+            task = self.context.spawn(self._run(spec), f"session {spec.session_id}")
+            self._running[spec.session_id] = Running(spec.attempt, task)
         return Accepted()
 
     @handles(CancelSessions)
     async def cancel_sessions(self, message: CancelSessions) -> None:
         for session_id in message.session_ids:
-            task = self._tasks.pop(session_id, None)
-            if task is not None:
-                task.cancel()
-                self._counters.cancelled += 1
+            self._cancel(session_id)
+
+    def _knows(self, spec: SessionSpec) -> bool:
+        running = self._running.get(spec.session_id)
+        return running is not None and running.attempt >= spec.attempt
+
+    def _cancel(self, session_id: str) -> None:
+        """From here on nothing is sent about it; its slot is free when its environment is closed."""
+        running = self._running.pop(session_id, None)
+        if running is not None:
+            running.task.cancel()
+            self._counters.cancelled += 1
 
     async def _run(self, spec: SessionSpec) -> None:
         """One session from its slot to its grader; never raises (cancellation apart)."""
@@ -172,8 +190,9 @@ class EnvironmentActor(Actor):
             self._moves.add(spec.session_id, grader)
             self._moved.set()
         finally:
-            if self._tasks.get(spec.session_id) is asyncio.current_task():
-                del self._tasks[spec.session_id]
+            running = self._running.get(spec.session_id)
+            if running is not None and running.attempt == spec.attempt:
+                del self._running[spec.session_id]
 
     async def _run_in_slot(self, spec: SessionSpec) -> str:
         """The grader that owns the session now. The slot is held until then: what is not acknowledged is still ours."""
@@ -221,13 +240,14 @@ class EnvironmentActor(Actor):
                     log.warning("%s could not be told of %d moves: %s", self._dispatcher, len(move.session_ids), error)
                     self._moves.put_back(move)
                     self._moved.set()
+                    await self.context.clock.sleep(RETRY_PAUSE_S)
 
     async def _tell_metrics(self) -> None:
         clock = self.context.clock
         started = clock.time()
         while True:
             await clock.sleep(self._metrics_every_s)
-            values = self._counters.values(running=len(self._tasks))
+            values = self._counters.values(running=len(self._running))
             self.context.tell_soon(self._monitor, Metrics("environment", "wall_s", clock.time() - started, values))
 
 

