@@ -196,7 +196,7 @@ def test_the_receiver_refuses_by_name() -> None:
     good = {"name": "x"}
     encoded = codec.encode(Everything(leaf=Leaf("x", 1))).payload
     assert encoded is not None
-    with pytest.raises(UnknownMessage, match="no message 'codec.nothing'"):
+    with pytest.raises(UnknownMessage, match=r"no message 'codec.nothing'"):
         decoded(["codec.nothing", 1, {}])
     with pytest.raises(WrongVersion, match="version 2, this process has version 3"):
         decoded(["codec.everything", 2, {}])
@@ -214,8 +214,10 @@ def test_the_receiver_refuses_by_name() -> None:
 @pytest.mark.parametrize(
     "array",
     [
-        None, [], ["<f4", [1]], ["<f4", [1], b""], ["<f4", [-1], b""], ["<f4", [2**62, 4], b""], ["|O", [1], b"12345678"],
-        ["<f4", ["1"], b"1234"], ["f4,f4", [1], b"12345678"], ["<f4", [0, 2**62], b""], ["<f4", [1], 0], ["<f4", [1], -1],
+        None, [], ["<f4", [1]], ["<f4", [1], b""], ["<f4", [-1], b""], ["<f4", [2**62, 4], b""],
+        ["|O", [1], b"12345678"],
+        ["<f4", ["1"], b"1234"], ["f4,f4", [1], b"12345678"], ["<f4", [0, 2**62], b""], ["<f4", [1], 0],
+        ["<f4", [1], -1],
         ["<f4", [1], True], ["__import__('os')", [1], b"1"], ["<f9", [1], b"1" * 9], ["|V4", [1], b"1234"],
         ["<f4", [1] * 65, b"1234"],
     ],
@@ -266,7 +268,7 @@ def test_a_class_that_cannot_travel_is_named_at_first_use() -> None:
         codec.encode(HoldsASet({1}))
     with pytest.raises(TypeError, match="must be a frozen dataclass"):
         message("codec.thawed")(dataclass(type("Thawed", (), {})))
-    with pytest.raises(TypeError, match="'codec.arrays' is taken by"):
+    with pytest.raises(TypeError, match=r"'codec.arrays' is taken by"):
         message("codec.arrays")(Leaf)
 
 

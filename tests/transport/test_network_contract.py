@@ -219,7 +219,7 @@ def test_the_death_of_a_process_ends_what_waits_for_it(make_network: Make, sampl
                 assert error.value.incarnation == other.incarnation
             await samples.until(lambda: len(watcher.news) == 2)
             assert watcher.news[1].reason == "killed by signal 9"
-            with pytest.raises(UnknownActor, match="no actor 'echo/0'.*watcher/0"):
+            with pytest.raises(UnknownActor, match=r"no actor 'echo/0'.*watcher/0"):
                 await host.context.ask("echo/0", samples.Say("hi"), timeout_s=0.05)
 
     run(main())

@@ -115,7 +115,7 @@ def test_an_exit_in_a_handler_is_told_to_its_asker(tmp_path: Path, samples: Simp
         process = start(tmp_path, host.address, "one")
         try:
             watch_exit(process, host, "one")
-            with pytest.raises((RemoteError, PeerLost), match="SystemExit|exited with"):
+            with pytest.raises((RemoteError, PeerLost), match=r"SystemExit|exited with"):
                 await host.context.ask("child/0", samples.Say("exit"), timeout_s=60)
             assert process.wait(timeout=20) != 0
         finally:
@@ -130,7 +130,7 @@ def test_a_stopped_runtime_leaves_no_socket_file(tmp_path: Path) -> None:
     async def main() -> None:
         host = Runtime(ZmqNetwork(ipc_folder=str(tmp_path)))
         await host.start()
-        folders = list(tmp_path.iterdir())
+        folders = list(tmp_path.iterdir())  # noqa: ASYNC240
         assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700]
         assert len(list(folders[0].iterdir())) == 2
         await host.stop()

@@ -60,6 +60,7 @@ def test_a_cancelled_ask_that_still_waits_is_never_handled(samples: SimpleNamesp
         echo = samples.Echo()
         await runtime.add(echo, "echo/0")
         gate = asyncio.ensure_future(runtime.context.ask("echo", samples.Say("gate"), timeout_s=100))
+        await samples.until(lambda: echo.heard)
         with pytest.raises(DeadlineExceeded):
             await runtime.context.ask("echo", samples.Say("too late"), timeout_s=1)
         echo.gate.set()
@@ -243,7 +244,7 @@ def test_local_messages_pass_the_codec_only_on_request(samples: SimpleNamespace)
             range(100)
         )
         if encode_local:
-            with pytest.raises(InvalidField, match="Say.text"):
+            with pytest.raises(InvalidField, match=r"Say\.text"):
                 await runtime.context.ask("echo", samples.Say(3), timeout_s=1)
 
     run_virtual(main(False))
