@@ -39,10 +39,10 @@ class Composed:
         config = self.config.copy()
         OmegaConf.set_struct(config, False)
         config.run = OmegaConf.merge(config.get("run") or {}, run)
-        missing = sorted(OmegaConf.missing_keys(config))
-        if missing:
-            raise ConfigError([Problem(key, "nothing", "a value", f"set it: {key}=…") for key in missing])
         try:
+            missing = sorted(OmegaConf.missing_keys(config))
+            if missing:
+                raise ConfigError([Problem(key, "nothing", "a value", f"set it: {key}=…") for key in missing])
             plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
         except OmegaConfBaseException as error:
             raise ConfigError([_omegaconf_problem(error)]) from error
@@ -171,7 +171,7 @@ def _hydra_problem(error: Exception, key: str = "") -> Problem:
     """Hydra's own message, in our form: its first line says what is wrong, the rest what there is."""
     first, _, rest = str(error).strip().partition("\n")
     known = [line.strip() for line in rest.splitlines() if line.strip() and "/" not in line and ":" not in line]
-    name = first.partition("'")[2].partition("'")[0]
+    name = (first.split("'")[-2:-1] or [""])[0]  # the last quoted word: "In 'launch': Could not find 'experiment/x'"
     wanted = name.rpartition("/")[2]
     advice = " ".join(rest.partition("Config search path")[0].split())
     fix = did_you_mean(wanted, known, advice or "see docs/configuration.md")

@@ -16,6 +16,7 @@ from headrace.launch.environ import launcher_environment, library_settings, set_
 from headrace.launch.job import Job, Outcome
 from headrace.launch.process import make_actor
 from headrace.launch.run_end import NAME, RunEnd
+from headrace.launch.shared_memory import remove_run
 from headrace.launch.start_order import DEFAULT_ORDER, in_start_order
 from headrace.launch.supervisor import launcher_failure
 from headrace.transport import Runtime
@@ -56,6 +57,7 @@ class InProcessLauncher:
                 return await self._run(job, runtime, end)
             finally:
                 await runtime.stop()
+                remove_run(job.run_id)
 
     async def _run(self, job: Job, runtime: Runtime, end: asyncio.Future[Outcome]) -> Outcome:
         """Actors start while others run already: an on_start may ask one that was started before it."""

@@ -12,6 +12,7 @@ from headrace.launch.job import Job, Outcome
 from headrace.launch.run_end import NAME, RunEnd
 from headrace.launch.run_network import RunNetwork
 from headrace.launch.settings import SupervisorSettings
+from headrace.launch.shared_memory import remove_run
 from headrace.launch.start_order import DEFAULT_ORDER
 from headrace.launch.supervisor import Supervisor
 from headrace.launch.supervisor_state import RestartPolicy
@@ -68,4 +69,5 @@ class LocalLauncher:
         finally:
             await runtime.stop()
             network.close()
+            remove_run(job.run_id)
             undertaker.dismiss()

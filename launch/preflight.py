@@ -10,6 +10,7 @@ imports.
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -57,7 +58,8 @@ def build(config: Mapping[str, Any], key: str) -> tuple[Any, list[Problem]]:
         return instantiate(dict(config), _convert_="all"), []
     except InstantiationException as error:
         cause = error.__cause__ or error
-        where = f"{key}.{error.full_key}" if getattr(error, "full_key", None) else key
+        inner = re.search(r"^full_key: (\S+)$", str(error), re.MULTILINE)
+        where = f"{key}.{inner[1]}" if inner else key
         text = f"{type(cause).__name__}: {cause}"
         return None, [Problem(where, shorten(config["_target_"]), "values that its constructor accepts", text)]
 

@@ -67,5 +67,7 @@ def test_counts_of_a_training_topology() -> None:
     assert check_counts(plans(**full, evaluator=1), GOOD) == []
     assert [p.key for p in check_counts(plans(**full), GOOD)] == ["topology.nodes.*.actors.evaluator.count"]
     assert check_counts(plans(**full), changed(evaluation__num_prompts=0)) == []
-    assert [p.key for p in check_counts(plans(**full, evaluator=1, monitor=2), GOOD)] == ["topology.nodes.*.actors.monitor.count"]
+    assert [p.key for p in check_counts(plans(**full, evaluator=1, monitor=2), GOOD)] == [
+        "topology.nodes.*.actors.monitor.count"
+    ]
     assert check_counts(plans(judge=3), GOOD) == []

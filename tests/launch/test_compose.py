@@ -35,7 +35,16 @@ def test_experiments_resolve_to_plain_containers(experiment: str) -> None:
 
 
 def test_every_group_choice_composes(repository: Path) -> None:
-    for folder in ("topology", "model", "tasks", "environment", "grader", "launch", "generator/engine", "evaluator/engine"):
+    for folder in (
+        "topology",
+        "model",
+        "tasks",
+        "environment",
+        "grader",
+        "launch",
+        "generator/engine",
+        "evaluator/engine",
+    ):
         for choice in sorted((repository / "configs" / folder).glob("*.yaml")):
             if choice.stem != "default":
                 compose_config([f"{folder}={choice.stem}"])
@@ -64,7 +73,10 @@ def test_engines_are_chosen_apart() -> None:
         (["experimnt=smoke", "learner.lrr=1"], {"experimnt": "'experiment'", "learner.lrr": "'lr'"}),
         (["experiment=smoky"], {"experiment": "did you mean 'smoke'?"}),
         (["generator/engin=vllm"], {"generator/engin": "'generator/engine'"}),
-        (["topology.nodes.local.actors.generater.count=2"], {"topology.nodes.local.actors.generater.count": "'generator'"}),
+        (
+            ["topology.nodes.local.actors.generater.count=2"],
+            {"topology.nodes.local.actors.generater.count": "'generator'"},
+        ),
         (["a b="], {"a b=": "key=value"}),
     ],
 )
@@ -84,7 +96,9 @@ def test_missing_values_are_all_named() -> None:
 
 def test_a_folder_of_the_users_own(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nrun: {name: mine}\n+extra: 1\n".replace("+", ""))
+    (tmp_path / "experiment" / "mine.yaml").write_text(
+        "# @package _global_\nrun: {name: mine}\n+extra: 1\n".replace("+", "")
+    )
     assert resolved("experiment=mine", config_dirs=[tmp_path])["run"]["name"] == "mine"
     with pytest.raises(ConfigError, match="folder that exists"):
         compose_config([], config_dirs=[tmp_path / "none"])

@@ -1,8 +1,8 @@
-"""Classes that configurations of the tests name: small stand-ins for actors, engines and models."""
+"""Classes that the tests' configurations name: what an author of plug-ins would write, small."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,6 +19,10 @@ class Tool:
 class Options:
     level: int = 0
 
+    def __post_init__(self) -> None:
+        if self.level < 0:
+            raise ValueError(f"worker.options.level must be >= 0, got {self.level}")
+
 
 class Worker(Actor):
     def __init__(
@@ -32,6 +36,7 @@ class Worker(Actor):
         names: Sequence[str] = (),
         weights: dict[str, float] | None = None,
         tool: Tool | None = None,
+        make: Callable[[], Tool] | None = None,
         options: Options | None = None,
     ) -> None:
         if slots < 1:
@@ -39,8 +44,7 @@ class Worker(Actor):
 
 
 class NoActor:
-    def __init__(self) -> None:
-        pass
+    pass
 
 
 class Model:

@@ -1,0 +1,109 @@
+"""What the preflight finds: each bad configuration names its key and the fix, all of them at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.launch.preflight import check_config, prepare_model
+from headrace.launch.schema import fits
+
+GOOD: dict[str, Any] = {
+    "topology": {"nodes": {"n": {"actors": {"worker": {"count": 1}}}}},
+    "worker": {
+        "_target_": "sample_plugins.Worker",
+        "path": "x",
+        "slots": 2,
+        "rate": 1,
+        "names": ["a"],
+        "weights": {"a": 1.0},
+        "tool": {"_target_": "sample_plugins.Tool", "weight": 2},
+        "make": {"_target_": "sample_plugins.Tool", "_partial_": True},
+        "options": {"_target_": "sample_plugins.Options"},
+    },
+}
+
+
+def worker(**values: Any) -> dict[str, Any]:
+    return {**GOOD, "worker": {**GOOD["worker"], **values}}
+
+
+@pytest.mark.usefixtures("plugins")
+class TestConfigurations:
+    def test_a_good_one_has_no_problem(self) -> None:
+        assert check_config(GOOD) == []
+
+    @pytest.mark.parametrize(
+        ("config", "key", "says"),
+        [
+            (worker(slot=3), "worker.slot", "did you mean 'slots'?"),
+            (worker(slots="three"), "worker.slots", "an integer"),
+            (worker(slots=2.5), "worker.slots", "an integer"),
+            (worker(slots=True), "worker.slots", "an integer"),
+            (worker(rate="fast"), "worker.rate", "a number"),
+            (worker(verbose=1), "worker.verbose", "true or false"),
+            (worker(kind="c"), "worker.kind", "'a' or 'b'"),
+            (worker(names="abc"), "worker.names", "Sequence"),
+            (worker(names=[1]), "worker.names", "Sequence"),
+            (worker(weights={"a": "x"}), "worker.weights", "dict"),
+            (worker(tool=3), "worker.tool", "_target_"),
+            (worker(tool={"_target_": "sample_plugins.Tool", "wieght": 1}), "worker.tool.wieght", "'weight'"),
+            (worker(slots=0), "worker", "worker.slots must be >= 1, got 0"),
+            (worker(options={"_target_": "sample_plugins.Options", "level": -1}), "worker.options", "must be >= 0"),
+            (worker(_target_="sample_plugins.Woker"), "worker._target_", "did you mean 'Worker'?"),
+            (worker(_target_="sample_plugin.Worker"), "worker._target_", "no module 'sample_plugin' is installed"),
+            (worker(_target_="headrace.actors.gradr.Grader"), "worker._target_", "did you mean 'grader'?"),
+            (worker(_target_="Worker"), "worker._target_", "package.module.Class"),
+            ({**GOOD, "worker": {"_target_": "sample_plugins.Worker"}}, "worker.path", "has no default"),
+            ({**GOOD, "worker": {"_target_": "sample_plugins.NoActor"}}, "worker._target_", "headrace.transport.Actor"),
+            ({**GOOD, "topology": {"nodes": {"n": {"actors": {"wroker": {"count": 1}}}}}},
+             "topology.nodes.n.actors.wroker", "did you mean 'worker'?"),
+            ({**GOOD, "topology": {"nodes": {"n": {"actors": {"worker": {"count": -1}}}}}},
+             "topology.nodes.n.actors.worker.count", "from 0"),
+        ],
+    )  # fmt: skip
+    def test_a_bad_one_names_the_key_and_the_fix(self, config: dict[str, Any], key: str, says: str) -> None:
+        problems = check_config(config)
+        assert [problem.key for problem in problems] == [key], problems
+        assert says in str(problems[0])
+
+    def test_all_problems_at_once(self) -> None:
+        config = {**worker(slot=1, rate="fast"), "training": {"batch_sessions": 5, "group_size": 2}}
+        assert {p.key for p in check_config(config)} == {"worker.slot", "worker.rate", "training.batch_sessions"}
+
+    def test_a_node_that_stands_in_two_places_has_its_problem_once(self) -> None:
+        tool = {"_target_": "sample_plugins.Tool", "wieght": 1}
+        problems = check_config({**worker(tool=tool), "tool": tool})
+        assert [p.key for p in problems] == ["tool.wieght"]
+
+    def test_a_missing_model(self, tmp_path: Path) -> None:
+        config = {"model": {"_target_": "sample_plugins.Model", "path": str(tmp_path / "none")}}
+        problems = prepare_model(config, tmp_path)
+        assert [p.key for p in problems] == ["model.path"]
+        assert "give one that exists" in problems[0].fix
+        config["model"]["path"] = str(tmp_path)
+        assert prepare_model(config, tmp_path) == []
+        assert (tmp_path / "model").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation", "accepted"),
+    [
+        (1, float, True),
+        (True, float, False),
+        (None, int | None, True),
+        (None, int, False),
+        ([1, 2], tuple[int, int], True),
+        ([1], tuple[int, int], False),
+        ([1, 2], tuple[int, ...], True),
+        ("a/b", Path, True),
+        ({"a": [1]}, dict[str, list[int]], True),
+        ({"a": ["x"]}, dict[str, list[int]], False),
+        ("auto", str | None, True),
+        (object(), Any, True),
+    ],
+)
+def test_fits(value: object, annotation: object, accepted: bool) -> None:
+    assert fits(value, annotation) is accepted
