@@ -94,8 +94,8 @@ class Learner(Actor):
                 raise ValueError(f"learner.{name} must be >= {least}, got {value}")
         if weights_buffers < 2:
             raise ValueError(
-                f"learner.weights_buffers must be >= 2, got {weights_buffers}; the newest version keeps one for
-                generators " "that join late, so that a single one would never become free"
+                f"learner.weights_buffers must be >= 2, got {weights_buffers}; the newest version keeps one for "
+                "generators that join late, so that a single one would never become free"
             )
         if publish_timeout_s <= 0:
             raise ValueError(f"learner.publish_timeout_s must be > 0, got {publish_timeout_s}")
