@@ -41,6 +41,11 @@ def shares(snapshots: Iterable[ActivitySnapshot]) -> Shares:
     return Shares(wall_s, busy, max(0.0, idle), blocked)
 
 
+def _counts_anew(last: ActivitySnapshot, snapshot: ActivitySnapshot) -> bool:
+    """A new incarnation counts from zero: something that only grows has shrunk."""
+    return snapshot.wall_s < last.wall_s or snapshot.busy_s < last.busy_s or snapshot.idle_s < last.idle_s
+
+
 class ActivityBook:
     """The newest snapshot of each actor, an earlier incarnation's time added to its successor's."""
 
@@ -50,7 +55,7 @@ class ActivityBook:
 
     def take(self, snapshot: ActivitySnapshot) -> None:
         last = self._newest.get(snapshot.name)
-        if last is not None and snapshot.wall_s < last.wall_s:  # a new incarnation counts from zero
+        if last is not None and _counts_anew(last, snapshot):
             self._before.setdefault(snapshot.name, []).append(last)
         self._newest[snapshot.name] = snapshot
 

@@ -1,0 +1,106 @@
+"""Evaluations: the schedule, results by version, missing rewards, sessions that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from headrace.actors.dispatcher.evaluation import Evaluation, EvaluationSchedule, EvaluationSettings
+from headrace.actors.dispatcher.source import TaskSource
+from headrace.actors.session import SessionSpec, Trajectory
+
+Make = Callable[[SessionSpec, list[int], float | None], Trajectory]
+
+
+def evaluation_of(tasks: TaskSource, **changes: int) -> Evaluation:
+    settings = EvaluationSettings(num_prompts=3, samples=2, max_in_flight=4, **changes)
+    return Evaluation(settings, tasks.held_out(3), version=7, step=12, max_tokens=8, seed=0)
+
+
+def start_all(evaluation: Evaluation) -> list[SessionSpec]:
+    started = []
+    while (spec := evaluation.next_session()) is not None:
+        evaluation.started(spec.session_id, "environment/0")
+        started.append(spec)
+    return started
+
+
+def test_due_at_the_first_version_then_every_so_many_steps_and_missed_ones_become_one() -> None:
+    schedule = EvaluationSchedule(10)
+    assert schedule.served(0)
+    schedule.begin(0)
+    assert [step for step in range(1, 10) if schedule.served(step)] == []
+    assert schedule.served(12)
+    for step in (20, 31, 33):  # while the one for 10 waits or runs
+        schedule.served(step)
+    schedule.begin(33)
+    assert not schedule.due
+    assert not schedule.served(39)
+    assert schedule.served(40)
+
+
+def test_greedy_and_samples_by_prompt_with_no_more_in_flight_than_allowed(
+    tasks: TaskSource, make_trajectory: Make
+) -> None:
+    evaluation = evaluation_of(tasks)
+    seen: list[SessionSpec] = []
+    while not evaluation.complete:
+        started = start_all(evaluation)
+        assert 0 < len(started) <= 4
+        seen += started
+        for spec in started:
+            evaluation.graded(make_trajectory(spec, [7, 7], 1.0 if spec.member == 0 else 0.0))
+            evaluation.graded(make_trajectory(spec, [7, 7], 1.0))  # told twice: counted once
+    assert [spec.sampling.temperature for spec in seen] == [1.0, 1.0, 0.0] * 3
+    assert {spec.generators for spec in seen} == {"evaluator"}
+    assert {spec.purpose for spec in seen} == {"eval"}
+    seeds = [spec.sampling.seed for spec in seen if spec.sampling.seed is not None]
+    assert len(set(seeds)) == 6
+    values = evaluation.values()
+    assert (values["reward"], values["reward_n"]) == (0.5, 6)
+    assert (values["greedy"], values["greedy_n"], values["greedy_stderr"]) == (0.0, 3, 0.0)
+    assert (values["pass_at_1"], values["pass_at_2"], values["pass_at_2_n"]) == (0.5, 1.0, 3)
+    assert values["step"] == 12
+
+
+def test_a_failure_is_tried_again_then_missing_and_no_reward_is_never_zero(
+    tasks: TaskSource, make_trajectory: Make
+) -> None:
+    evaluation = evaluation_of(tasks, max_attempts=2)
+    first = start_all(evaluation)[0]
+    evaluation.failed(first.session_id, 0)
+    again = evaluation.next_session()
+    while again is not None and again.session_id != first.session_id:
+        evaluation.started(again.session_id, "environment/0")
+        evaluation.graded(make_trajectory(again, [7], None))
+        again = evaluation.next_session()
+    for spec_id in evaluation.open_ids():
+        if spec_id != first.session_id:
+            spec = evaluation._attempts[spec_id]
+            evaluation.graded(make_trajectory(spec, [7], 1.0))
+    again = evaluation.next_session()
+    assert again is not None
+    assert again.attempt == 1
+    evaluation.started(again.session_id, "environment/0")
+    evaluation.failed(again.session_id, 0)  # stale
+    assert not evaluation.complete
+    evaluation.failed(again.session_id, 1)
+    assert evaluation.complete
+    values = evaluation.values()
+    assert values["missing"] >= 1
+    assert values["reward"] == 1.0
+    assert values["reward_n"] + values["greedy_n"] + values["missing"] == 9
+
+
+def test_a_token_of_another_version_is_counted(tasks: TaskSource, make_trajectory: Make) -> None:
+    evaluation = evaluation_of(tasks)
+    spec = start_all(evaluation)[0]
+    evaluation.graded(make_trajectory(spec, [7, 8], 1.0))
+    assert evaluation.values()["off_version"] == 1
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ValueError, match="samples >= 1 or greedy"):
+        EvaluationSettings(samples=0, greedy=False)
+    assert EvaluationSettings(samples=8).pass_ks == (1, 2, 4, 8)
