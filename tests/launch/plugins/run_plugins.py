@@ -71,6 +71,9 @@ class Stubborn(Idle):
     async def _block(self) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._mark()
+        self._hang()
+
+    def _hang(self) -> None:
         time.sleep(600)
 
 
