@@ -15,10 +15,12 @@ from typing import Literal, cast, get_args
 ExtractionRule = Literal["strict", "flexible"]
 
 _BOX_OPENER = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_BRACE = re.compile(r"\\.|[{}]", re.S)
 _HASHES = re.compile(r"####[ \t]*([^\n]+)")
-_STATED = re.compile(
-    r"(?:final\s+answer|answer)\s*(?:\*\*)?\s*(?:is|:|=)[ \t]*(?:\*\*)?[ \t]*:?[ \t]*(?:\*\*)?[ \t]*([^\n]+)", re.I
-)
+_GAP = r"[ \t]{0,8}(?:\*\*)?[ \t]{0,8}"
+"""bounded, since a pattern that may split a long gap in two takes quadratic time"""
+
+_STATED = re.compile(rf"\banswer(?:{_GAP}(?:is|:|=)|[ \t]{{0,8}}\*\*){_GAP}:?{_GAP}\n{{0,2}}([^\n]+)", re.I)
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?")
 
 
@@ -52,20 +54,16 @@ def cut_at_end_of_text(text: str, markers: tuple[str, ...]) -> str:
     return text[: min(positions)] if positions else text
 
 
-def closing_brace(text: str, start: int) -> int:
-    """Index of the brace that closes the group whose content begins at `start`; -1 where none does. Escaped braces
-    don't count."""
-    depth, position = 1, start
-    while position < len(text):
-        character = text[position]
-        if character == "\\":
-            position += 2
-            continue
-        depth += {"{": 1, "}": -1}.get(character, 0)
-        if depth == 0:
-            return position
-        position += 1
-    return -1
+def brace_pairs(text: str) -> dict[int, int]:
+    """For each group that is closed: where its content begins → the index of its closing brace. One pass."""
+    pairs: dict[int, int] = {}
+    open_groups: list[int] = []
+    for token in _BRACE.finditer(text):
+        if token[0] == "{":
+            open_groups.append(token.end())
+        elif token[0] == "}" and open_groups:
+            pairs[open_groups.pop()] = token.start()
+    return pairs
 
 
 def last_boxed(text: str) -> str | None:
@@ -75,12 +73,20 @@ def last_boxed(text: str) -> str | None:
     if not openers:
         return None
     start = openers[-1].end()
-    end = closing_brace(text, start)
-    return text[start:end].strip() if end >= 0 else None
+    end = brace_pairs(text[start - 1 :]).get(1)
+    return None if end is None else text[start : start - 1 + end].strip()
 
 
 def has_box(text: str) -> bool:
     return _BOX_OPENER.search(text) is not None
+
+
+def last_tagged(text: str, tag: str) -> str | None:
+    """Content of the last <tag>…</tag>."""
+    opener, closer = f"<{tag}>", f"</{tag}>"
+    end = text.rfind(closer)
+    start = text.rfind(opener, 0, end) if end >= 0 else -1
+    return text[start + len(opener) : end].strip() if start >= 0 else None
 
 
 def after_hashes(text: str) -> str | None:

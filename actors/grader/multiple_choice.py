@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import re
 
-from headrace.actors.grader.extraction import closing_brace, opens_reasoning, strip_reasoning
+from headrace.actors.grader.extraction import brace_pairs, opens_reasoning, strip_reasoning
 from headrace.actors.grader.grading import Grade, Isolation, answer_text
 from headrace.actors.session import Trajectory
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
-_STATED = re.compile(r"\b(?:answer|choice|option)\b[\s*_]*(?:is|:|=)?[\s*_]*:?[\s*_]*([^\n]+)", re.I)
+_GAP = r"[\s*_]{0,8}"
+_STATED = re.compile(rf"\b(?:answer|choice|option)\b{_GAP}(?:is|:|=)?{_GAP}:?{_GAP}([^\n]+)", re.I)
+_MAX_CHOICE_CHARACTERS = 300
+"""of a statement or box are looked at"""
+
 _WRAPPER = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
 
 
 def chosen_letter(text: str, letters: str) -> str | None:
     r"""The letter that stands as a choice at the start of `text`: "E", "(E)", "E: an option", "E. an option",
     \text{(E)}."""
-    plain = _WRAPPER.sub(r"\1", text).strip().strip("$").strip().lstrip("*_").strip()
+    plain = _WRAPPER.sub(r"\1", text[:_MAX_CHOICE_CHARACTERS]).strip().strip("$").strip().lstrip("*_").strip()
     match = re.match(rf"\(?([{re.escape(letters)}])\)?(?=$|[\s*_$]*$|\s*[:.)\]*,;]|\s+-)", plain)
     return match[1] if match else None
 
@@ -24,9 +28,10 @@ def chosen_letter(text: str, letters: str) -> str | None:
 def extract_choice(text: str, letters: str) -> str | None:
     """The last choice in `text`, by position; None where there is none."""
     candidates: list[tuple[int, str]] = []
+    pairs = brace_pairs(text)
     for opener in _BOX.finditer(text):
-        end = closing_brace(text, opener.end())
-        letter = chosen_letter(text[opener.end() : end], letters) if end >= 0 else None
+        end = pairs.get(opener.end())
+        letter = None if end is None else chosen_letter(text[opener.end() : end], letters)
         if letter:
             candidates.append((opener.start(), letter))
     for statement in _STATED.finditer(text):

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import json
 import math
-import re
 
 from headrace.actors.grader import gym_scorers
 from headrace.actors.grader.extraction import (
     check_rule,
     cut_at_end_of_text,
     extract_answer,
+    last_tagged,
     opens_reasoning,
     strip_reasoning,
 )
 from headrace.actors.grader.grading import Grade, Isolation, answer_text
 from headrace.actors.session import Task, Trajectory
 from headrace.actors.tasks.plain_json import from_json
-
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.S)
 
 
 class ReasoningGymGrading:
@@ -83,8 +81,7 @@ class ReasoningGymGrading:
         if self.extraction == "whole":
             return visible.strip()
         if self.extraction == "answer_tags":
-            tagged = _TAGGED.findall(visible)
-            return tagged[-1].strip() if tagged else None
+            return last_tagged(visible, "answer")
         return extract_answer(visible, check_rule(self.extraction))
 
 

@@ -48,6 +48,8 @@ def test_strip_reasoning(text: str, opened: bool, visible: str | None) -> None:
         ("= 122 + 294 + 489 = 905 ... the number is **73**. Final Answer: **73**", "73"),
         ("**Final Answer:** $x+1$", "x+1"),
         ("we try 41, then 42", "42"),
+        ("**Final Answer** 7 apples", "7 apples"),
+        ("**Final Answer**\n\n$x+1$\n", "x+1"),
         (r"The answer is 5, so \boxed{6}", "6"),
         ("nothing here", None),
     ],
