@@ -67,7 +67,11 @@ class ReasoningGymGrading:
         if dataset is None or not isinstance(item, dict):
             return _unscorable(task)
         answer = self._answer(answer_text(trajectory))
-        score = float(gym_scorers.scorer(dataset, config_json, self.exact_numbers)(answer, item))
+        scorer = gym_scorers.scorer(dataset, config_json, self.exact_numbers)
+        try:
+            score = float(scorer(answer, item))
+        except Exception as error:  # many scorers raise on an answer that they cannot read
+            return _judge_raising(scorer, item, error)
         if not math.isfinite(score):
             return Grade(None, notes={"unscorable": f"the scorer of {dataset} returned {score}"})
         return Grade(score, {dataset: score}, {"answer": "" if answer is None else answer[:200]})
@@ -89,6 +93,16 @@ def _named(task: Task) -> tuple[str | None, str]:
     """(dataset, its config as JSON) out of a task's entry."""
     dataset = task.entry.get("dataset")
     return (dataset if isinstance(dataset, str) else None), json.dumps(task.entry.get("config") or {}, sort_keys=True)
+
+
+def _judge_raising(scorer: gym_scorers.Scorer, item: gym_scorers.Item, error: Exception) -> Grade:
+    """0.0 where the scorer works on the item's own answer, so that the answer was at fault; raises the error where it does
+    not, so that the item is."""
+    try:
+        scorer(item.get("answer"), item)
+    except Exception:
+        raise error from None
+    return Grade(0.0, notes={"unreadable": repr(error)[:200]})
 
 
 def _unscorable(task: Task) -> Grade:

@@ -121,7 +121,7 @@ def test_a_composite_is_as_isolated_as_its_parts(make_session: MakeSession) -> N
 
 
 def test_reasoning_gym_entry(make_session: MakeSession) -> None:
-    """A task without what the scorer needs has no reward; one with it is scored without a child where that is safe."""
+    """A task without what the scorer needs has no reward; an answer that the scorer cannot read is a wrong one."""
     assert ReasoningGymGrading().quick(make_session("5")).reward is None  # type: ignore[union-attr]
     entry = {"dataset": "gcd", "config": {}, "item": {"question": "", "answer": "12", "metadata": {}}}
     grading = ReasoningGymGrading(extraction="answer_tags")
@@ -130,5 +130,11 @@ def test_reasoning_gym_entry(make_session: MakeSession) -> None:
     assert (right.reward, right.components) == (1.0, {"gcd": 1.0})
     assert grading.grade(make_session("12", entry=entry)).reward == 0.0
     assert grading.grade(make_session("<think><answer>12</answer>", entry=entry)).reward == 0.0
+    factors = {"dataset": "prime_factorization", "config": {}, "item": {"answer": "2 × 3", "metadata": {}}}
+    assert grading.grade(make_session("<answer>two times three</answer>", entry=factors)).reward == 0.0
+    assert grading.grade(make_session("<answer>2 × 3</answer>", entry=factors)).reward == 1.0
+    broken = {"dataset": "prime_factorization", "config": {}, "item": {"metadata": {}}}
+    with pytest.raises(KeyError):
+        grading.grade(make_session("<answer>2 × 3</answer>", entry=broken))
     integral = {"dataset": "simple_integration", "config": {}, "item": {}}
     assert grading.quick(make_session("x", entry=integral)) is None
