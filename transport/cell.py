@@ -74,6 +74,7 @@ class ActorCell:
         self._wake: asyncio.Future[None] | None = None
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._closed: str | None = None
+        self.failed: BaseException | None = None
 
     # --- arriving ---------------------------------------------------------------------------------------------------
 

@@ -54,6 +54,8 @@ def decode(payload: object, frames: Sequence[Frame]) -> Any:
         return codec_of(registered.cls).decode(payload[2], frames)
     except RecursionError:
         raise InvalidField(f"message {registered.name!r} is nested too deeply") from None
+    except TypeError as error:  # an annotation that cannot travel: told to the sender, too
+        raise InvalidField(f"message {registered.name!r} cannot be decoded here: {error}") from error
 
 
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack

@@ -55,12 +55,13 @@ class DirectoryService(Actor):
     def commit(self, changes: list[DirectoryChange]) -> None:
         """Tell this process and every subscriber of changes that the state holds."""
         for change in changes:
+            # Before this process forgets the dead one: one that only was silent must hear that it counts as dead.
+            for record in list(self._subscribers.values()):
+                self._push(record, change)
             if change.dead_incarnation:
                 self._subscribers.pop(change.dead_incarnation, None)
                 self.lag_s.pop(change.dead_incarnation, None)
             self._names.announce(change)
-            for record in list(self._subscribers.values()):
-                self._push(record, change)
 
     def process_down(self, incarnation: str, reason: str) -> None:
         """The supervisor saw the process die: everybody knows at once. Idempotent."""

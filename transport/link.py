@@ -172,6 +172,10 @@ class Link:
     def forget_actor(self, name: str) -> None:
         self._credits.pop(name, None)
 
+    def forget_own_actor(self, name: str) -> None:
+        """Our actor left; one that takes its name again counts from nothing, as its senders do."""
+        self._received.pop(name, None)
+
     def new_epoch(self) -> None:
         """Messages of ours were lost: every window is full again, older grants mean nothing."""
         self.epoch += 1

@@ -107,6 +107,7 @@ class Links:
         link = self._links.pop(incarnation, None)
         if link is not None:
             address = link.address
+            link.flush()  # it may hear that it counts as dead
             link.close()
             if address is not None and self._port is not None:
                 self._port.forget(address)
@@ -115,6 +116,9 @@ class Links:
         link = self._links.get(incarnation)
         if link is not None:
             link.forget_actor(name)
+        if self._port is not None and incarnation == self._port.address.incarnation:
+            for other in self._links.values():
+                other.forget_own_actor(name)
 
     def _to(self, record: ActorRecord) -> Link:
         link = self._links.get(record.incarnation)
@@ -170,6 +174,9 @@ class Links:
                 self._handlers[kind](link, values, frames[1:])
             except TransportError as error:
                 self._malformed(error)
+            except Exception:  # a defect here must cost one message, not the lane
+                self.counters.malformed += 1
+                logger.exception("an envelope of %s could not be handled", link.peer)
 
     def _greet(self, batch: Batch) -> Link:
         """The first batch of a peer must say where replies go."""

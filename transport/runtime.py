@@ -144,6 +144,8 @@ class Runtime:
         except Exception as error:
             self._fail(cell, error)
             raise self.failure(cell, error) from error
+        if cell.failed is not None:  # a task that on_start spawned
+            raise self.failure(cell, cell.failed) from cell.failed
         cell.start()
         bound = actor.mailbox
         record = ActorRecord(
@@ -240,6 +242,7 @@ class Runtime:
         return ActorFailed(f"{cell.name} failed: {type(error).__name__}: {error}\n{text}")
 
     def _fail(self, cell: ActorCell, error: BaseException) -> None:
+        cell.failed = cell.failed or error
         failure = self.failure(cell, error)
         logger.error("%s", failure)
         self._fail_process(failure)

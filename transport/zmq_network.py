@@ -30,6 +30,7 @@ CONTROL_MAX_FRAME_BYTES = 4 * 1024 * 1024
 BULK_MAX_FRAME_BYTES = 64 * 1024**3
 _COPY_BELOW_BYTES = 32 * 1024
 _MAX_IPC_PATH_BYTES = 107
+_FORGET_LINGER_MS = 200
 
 
 class ZmqNetwork:
@@ -174,7 +175,8 @@ class _LaneSockets:
     def disconnect(self, endpoint: str) -> None:
         push = self._push.pop(endpoint, None)
         if push is not None:
-            push.close(linger=0)
+            # What was just queued (the news that it counts as dead, to a process that was only silent) may leave.
+            push.close(linger=_FORGET_LINGER_MS)
 
     def close(self, flush_s: float) -> Callable[[], None]:
         """Close every socket; the returned function waits until what lingers has left and frees the context."""

@@ -268,6 +268,8 @@ def test_silence_is_death_and_the_process_learns_it(samples: SimpleNamespace) ->
         beats[0].cancel()
         with pytest.raises(PeerLost, match="no heartbeat for 3"):
             await ask
+        with pytest.raises(RuntimeStopped, match="declared this process dead"):
+            await other.failed
         with pytest.raises(UnknownActor):
             await host.context.ask("echo/0", samples.Say("hi"), timeout_s=1)
 
