@@ -68,18 +68,17 @@ class ReadyBuffer:
     def take(self, *, batch_sessions: int, group_size: int) -> list[ReadyGroup] | None:
         """One batch of whole groups, or None where it is not full yet; the rest stays.
 
-        Full means that no further whole group fits: exactly `batch_sessions`, or fewer where groups lost members.
-        Never more. A group that does not fit any more waits for the next batch.
+        Full means that no further whole group fits: exactly `batch_sessions`, or fewer where groups lost members. Never
+        more.
         """
         batch: list[ReadyGroup] = []
         total = 0
         for ready in sorted(self._ready, key=self._key):
-            if total + ready.num_sessions <= batch_sessions:
-                batch.append(ready)
-                total += ready.num_sessions
             if total + group_size > batch_sessions:
                 break
-        if total + group_size <= batch_sessions or not batch:
+            batch.append(ready)
+            total += ready.num_sessions
+        if total + group_size <= batch_sessions:
             return None
         taken = {id(ready) for ready in batch}
         self._ready = [ready for ready in self._ready if id(ready) not in taken]

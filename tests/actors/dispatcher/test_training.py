@@ -90,7 +90,21 @@ def test_admission_is_the_formula(desk: Callable[..., _Desk]) -> None:
         assert len(made.start_all()) == (lag + 1) * 4
         made.training.served(2, 3)
         made.training.learner_step = 3
-        made.training.ledger.check()
+        assert made.training.room == 4 + lag * 4 - made.training.ledger.num_open
+
+
+def test_a_batch_at_the_learner_still_counts(desk: Callable[..., _Desk]) -> None:
+    """Handing a batch out makes no room; the version that holds its step does."""
+    made = desk(max_lag_versions=0)
+    for spec, reward in mixed(made.start_all()):
+        made.grade(spec, reward)
+    batch = made.training.take_batch(0)
+    assert batch is not None
+    assert made.training.room == 0
+    made.training.trained(1, tuple(t.spec.session_id for g in batch.groups for t in g.trajectories))
+    assert made.training.room == 0
+    made.training.served(2, 1)
+    assert made.training.room == 4
 
 
 def test_limit_zero_drops_what_an_update_crossed_and_limit_one_keeps_it(desk: Callable[..., _Desk]) -> None:
@@ -141,7 +155,7 @@ def test_over_age_policies(desk: Callable[..., _Desk], policy: str) -> None:
     stopped = made.training.take_stopped()
     assert len(stopped) == (len(specs) if policy == "cancel" else 0)
     for spec, reward in mixed(specs[:4]):
-        made.grade(spec, reward, [1, 4])
+        made.grade(spec, reward, [2, 3])  # lags 2 and 1
     batch = made.training.take_batch(3)
     if policy in ("drop", "cancel"):
         assert batch is None
@@ -150,7 +164,7 @@ def test_over_age_policies(desk: Callable[..., _Desk], policy: str) -> None:
     assert batch is not None
     trained = batch.groups[0].trajectories[0]
     assert trained.loss_mask.tolist() == [False, False, policy == "train", True]
-    assert trained.versions.tolist() == [-1, -1, 1 if policy == "train" else -1, 4]
+    assert trained.versions.tolist() == [-1, -1, 2 if policy == "train" else -1, 3]
     wasted = made.training.ledger.wasted_tokens[DropReason.OVER_AGE]
     assert wasted == (4 if policy == "mask" else 0)
 
@@ -179,6 +193,7 @@ def test_a_failed_member_is_tried_again_then_dropped_and_the_group_goes_on(desk:
     assert (again.session_id, again.attempt, again.sampling.seed) == (first.session_id, 1, first.sampling.seed)
     made.training.failed(first.session_id, 0, "failed", "a stale report of the first attempt")
     assert made.ends() == {}
+    assert made.training.next_session(0.0) is None, "a stale report must not start a third attempt"
     made.training.failed(first.session_id, 1, "failed", "boom")
     assert made.ends() == {"failed": 1}
     assert made.step(0) == [spec.session_id for spec in others]
