@@ -7,6 +7,7 @@ probe → `rl` → last version → probe → `TrainingFinished`. The handlers o
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from headrace.actors.learner.stages.pretrain import Pretrain, run_pretrain
 from headrace.actors.learner.stages.settings import RlSettings
 from headrace.actors.learner.versions import VersionLog
 from headrace.actors.messages import Metrics, TrainingFinished, VersionServed, WeightsReleased
-from headrace.transport import Actor, Context, PeerDown, PeerUp, handles
+from headrace.transport import Actor, Context, PeerDown, PeerUp, TransportError, handles
 from headrace.transport.weights import WeightSender, make_sender
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class Learner(Actor):
         self._sender: WeightSender | None = None
         self._saved: tuple[int, int] | None = None  # (step, version)
         self._bench: Workbench | None = None
+        self._stages: asyncio.Task[None] | None = None
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -148,10 +150,12 @@ class Learner(Actor):
             timeout_s=self._publish_timeout_s,
         )
         context.watch(PARAMETER_SERVER)
-        context.spawn(self._run(bench), "stages")
+        self._stages = context.spawn(self._run(bench), "stages")
 
     async def on_stop(self) -> None:
-        """Save what would be lost, then take the staged weights away."""
+        """Save what would be lost, then take the staged weights away. A step under way ends first."""
+        if self._stages is not None:
+            self._stages.cancel()
         if self._bench is not None and self._saved is not None and self._saved[0] != self._bench.progress.step:
             await self._save(self._bench)
         if self._sender is not None:
@@ -229,7 +233,11 @@ class Learner(Actor):
         if self._probe is None:
             return
         prompts = self._probe.prompt_ids(bench.tokenizer, bench.policy.vocab_size)
-        gap = await self._probe.run(self.context, prompts, self._publisher.version, bench.logprobs)
+        try:
+            gap = await self._probe.run(self.context, prompts, self._publisher.version, bench.logprobs)
+        except TransportError as error:  # a lost generator must not end a run over a measurement
+            logger.warning("log-prob probe at version %d: %s", self._publisher.version, error)
+            return
         figures = {"tokens": float(gap.num_tokens)}
         if gap.num_tokens:
             figures |= {"mean": gap.mean_abs, "max": gap.max_abs, "kl": gap.kl}

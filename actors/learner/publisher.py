@@ -56,6 +56,8 @@ class Publisher:
         self._timeout_s = timeout_s
         self._changed = asyncio.Event()
         self._newest: Manifest | None = None
+        self._unannounced: Manifest | None = None
+        self._held: set[int] = set()
         self._server: str | None = None
         self._num_released = 0
         self.served_version = 0
@@ -107,6 +109,7 @@ class Publisher:
 
     def released(self, version: int) -> None:
         self._sender.release(version)
+        self._held.discard(version)
         self._num_released += 1
         self._notify()
 
@@ -115,6 +118,8 @@ class Publisher:
         restarted = self._server is not None and self._server != incarnation
         self._server = incarnation
         if restarted and self._newest is not None:
+            for version in self._held - {self._newest.version}:
+                self.released(version)  # the one that would have said so is gone
             self._context.spawn(self._announce(self._newest), f"announce version {self._newest.version} again")
 
     def figures(self) -> dict[str, float]:
@@ -125,9 +130,13 @@ class Publisher:
         }
 
     async def _stage(self, step: int) -> Manifest | None:
+        if self._unannounced is not None:
+            self.released(self._unannounced.version)
+            self._unannounced = None
         manifest: Manifest | None = await self._run("stage", self._stage_now, step)
         if manifest is not None:
             self._newest = manifest
+            self._held.add(manifest.version)
             self.num_published += 1
         return manifest
 
@@ -142,11 +151,17 @@ class Publisher:
         try:
             await self._context.ask(PARAMETER_SERVER, PublishWeights(manifest), timeout_s=self._timeout_s)
         except TransportError as error:
-            # The run goes on with the version in service; a later publication, or the server's return, makes it good.
+            # The run goes on with the version in service. This one keeps its buffer until the next takes it, in case
+            # the parameter server returns before that.
             self.num_failed += 1
             logger.warning("version %d was not published: %s", manifest.version, error)
-            if manifest is not self._newest:
+            if manifest is self._newest:
+                self._unannounced = manifest
+            else:
                 self.released(manifest.version)
+        else:
+            if manifest is self._unannounced:
+                self._unannounced = None
 
     async def _until(self, done: Callable[[], bool], what: str) -> None:
         ticket = self._context.activity.block(PARAMETER_SERVER)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from headrace.launch.models.linking import link_folder
+
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
@@ -19,7 +21,7 @@ class ExistingModel:
         self._revision = revision
 
     def prepare(self, target_dir: Path, seed: int) -> Path:
-        """See ModelSource. A folder is used where it lies; nothing is copied."""
+        """See ModelSource."""
         folder = Path(self._path).expanduser()
         if not folder.exists():
             if not _HUB_NAME.fullmatch(self._path):
@@ -41,7 +43,7 @@ class ExistingModel:
                 f"model.path {self._path!r} lacks {' and '.join(missing)}; it must be a folder that transformers' "
                 "save_pretrained wrote, with its tokenizer"
             )
-        return folder.resolve()
+        return link_folder(folder, target_dir)
 
     def _from_hub(self) -> Path:
         from huggingface_hub import snapshot_download

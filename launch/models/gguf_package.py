@@ -13,6 +13,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from headrace.launch.models.linking import link_folder
+
 
 class GgufPackage:
     """package: the importable name. file: name of the GGUF file in it, None where there is one only.
@@ -34,8 +36,11 @@ class GgufPackage:
         self._dtype = dtype
 
     def prepare(self, target_dir: Path, seed: int) -> Path:
-        """See ModelSource. Returns the folder in the cache."""
-        source = self.find()
+        """See ModelSource."""
+        return link_folder(self._converted(self.find()), target_dir)
+
+    def _converted(self, source: Path) -> Path:
+        """The folder in the cache; converts where it is not there yet."""
         folder = self._cache_dir / f"{source.stem}-{_digest(source)}-{self._dtype}"
         if (folder / "config.json").exists():
             return folder

@@ -8,6 +8,6 @@ from typing import Protocol
 
 class ModelSource(Protocol):
     def prepare(self, target_dir: Path, seed: int) -> Path:
-        """A folder that plain transformers loads (config, weights, tokenizer): `target_dir`, filled, or another
-        one that exists already. The same seed gives the same weights. Called once for a run, in a child process that
-        ends afterwards. Raises ValueError naming the config key and what to do."""
+        """Fill `target_dir`, which may not exist yet, with a folder that plain transformers loads (config, weights,
+        tokenizer), and return it. The same seed gives the same weights. Called once for a run, in a child process
+        that ends afterwards. Raises ValueError naming the config key and what to do."""

@@ -52,6 +52,8 @@ class World:
 
         self.model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
         self.version, self.step = 0, 0
+        self.run_id = f"test-{secrets.token_hex(6)}"
+        self.stop_after_steps: int | None = None
         self.published: list[tuple[int, int]] = []
         self.asked: list[int] = []
         self.trained: list[BatchTrained] = []
@@ -111,6 +113,8 @@ class FakeDispatcher(Actor):
     @handles(BatchTrained)
     async def batch_trained(self, message: BatchTrained) -> Accepted:
         self.world.trained.append(message)
+        if message.step == self.world.stop_after_steps:
+            self.done.set()
         return Accepted()
 
     @handles(TrainingFinished)
@@ -194,9 +198,11 @@ def play(model_folder: Path, tmp_path: Path) -> Any:
         server: type[FakeParameterServer] = FakeParameterServer,
         serve_s: float = 0.0,
         checkpoints: str = "checkpoints",
+        stop_after_steps: int | None = None,
         **settings: Any,
     ) -> World:
         world = World(model_folder)
+        world.stop_after_steps = stop_after_steps
         settings = {"lr": 2e-2, "max_steps": 12, "num_threads": 1, **settings}
 
         async def main() -> None:
@@ -210,7 +216,7 @@ def play(model_folder: Path, tmp_path: Path) -> Any:
             learner = Learner(
                 model_path=str(model_folder),
                 checkpoints_dir=str(tmp_path / checkpoints),
-                run_id=f"test-{secrets.token_hex(6)}",
+                run_id=world.run_id,
                 **settings,
             )
             await runtime.add(learner, "learner/0")
@@ -219,7 +225,8 @@ def play(model_folder: Path, tmp_path: Path) -> Any:
                 await asyncio.wait([finished, runtime.failed], return_when=asyncio.FIRST_COMPLETED)
                 if runtime.failed.done():
                     runtime.failed.result()
-                await asyncio.sleep(0.1)
+                if stop_after_steps is None:
+                    await asyncio.sleep(0.1)  # the last metrics arrive
             finally:
                 finished.cancel()
                 await runtime.stop()
@@ -368,3 +375,12 @@ def test_the_published_dtype_is_converted(play):
 def test_settings_that_cannot_work_are_named_before_anything_starts(settings, named):
     with pytest.raises(ValueError, match=named):
         Learner(model_path="m", checkpoints_dir="c", run_id="r", **settings)
+
+
+def test_a_stopped_learner_saves_the_steps_since_its_last_checkpoint(play, tmp_path):
+    """Ctrl-C: what was trained is not lost, and no staged weights stay behind."""
+    world = play(stop_after_steps=2, max_steps=1000)
+    newest = list_checkpoints(tmp_path / "checkpoints")[-1]
+    assert read_info(newest).step == len(world.trained) >= 2
+    assert not world.finished
+    assert not list(Path("/dev/shm").glob(f"*{world.run_id}*"))

