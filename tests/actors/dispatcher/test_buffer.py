@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.actors.dispatcher.buffer import ReadyBuffer, ReadyGroup
@@ -71,6 +71,7 @@ def test_a_group_that_lost_a_member_still_fills_a_batch(trajectory: Trajectory) 
     assert sum(r.num_sessions for r in batch) == 15
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(2, 4), max_size=40), st.integers(1, 5))
 def test_batches_are_whole_never_too_large_and_nothing_is_lost(sizes: list[int], groups_per_batch: int) -> None:
     buffer = ReadyBuffer()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.actors.dispatcher.ledger import _NEXT, DropReason, Ledger, LedgerImbalance, SessionState
@@ -16,6 +16,7 @@ def spec(number: int) -> SessionSpec:
     return SessionSpec(f"s{number}", "g", number, "train", TASK, Sampling())
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 7), st.sampled_from(SessionState), st.sampled_from(DropReason)), max_size=200))
 def test_balances_after_every_transition_and_refuses_the_others(
     moves: list[tuple[int, SessionState, DropReason]],

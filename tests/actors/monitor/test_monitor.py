@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.actors.messages import Metrics
@@ -100,6 +100,7 @@ def test_the_monitor_and_the_dispatcher_import_no_torch() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100), st.floats(0, 100)), max_size=6))
 def test_shares_add_up_to_one(times: list[tuple[float, float, float]]) -> None:
     together = shares([snapshot(f"a/{i}", busy, idle, peer=blocked) for i, (busy, idle, blocked) in enumerate(times)])
