@@ -96,8 +96,8 @@ def _named(task: Task) -> tuple[str | None, str]:
 
 
 def _judge_raising(scorer: gym_scorers.Scorer, item: gym_scorers.Item, error: Exception) -> Grade:
-    """0.0 where the scorer works on the item's own answer: the policy's was at fault. Else raises the error: the item is at
-    fault."""
+    """0.0 where the scorer works on the item's own answer: the policy's was at fault. Else the item is: raises the
+    error."""
     try:
         scorer(item.get("answer"), item)
     except Exception:

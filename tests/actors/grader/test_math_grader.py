@@ -156,7 +156,7 @@ def test_hostile_powers_are_wrong_within_the_limit_and_the_worker_lives(make_ses
     """cases A40: pytorch/torchtitan#4442."""
 
     async def main() -> None:
-        pool = WorkerPool(MathGrading(), num_workers=1, timeout_s=1.0)
+        pool = WorkerPool(MathGrading(), num_workers=1, timeout_s=2.0)
         try:
             warm = await pool.grade(make_session(r"\boxed{(x+1)^2}", "x^2+2x+1"))
             assert warm.reward == 1.0
@@ -164,7 +164,7 @@ def test_hostile_powers_are_wrong_within_the_limit_and_the_worker_lives(make_ses
                 began_s = time.perf_counter()
                 grade = await pool.grade(make_session(tower, "9"))
                 assert grade.reward == 0.0
-                assert time.perf_counter() - began_s < 3.0
+                assert time.perf_counter() - began_s < 4.0
             assert (await pool.grade(make_session(r"\boxed{\sqrt{75}}", r"5\sqrt{3}"))).reward == 1.0
         finally:
             await pool.close()

