@@ -151,7 +151,7 @@ class Generator(Actor):
             "requests_running": float(timings.requests_running),
             "nbytes": float(manifest.nbytes),
         }
-        self.context.tell_soon("monitor", Metrics("weights", "version", manifest.version, values))
+        self.context.tell_soon("monitor", Metrics(self._stream("weights"), "version", manifest.version, values))
 
     async def _report_tokens(self, context: Context) -> None:
         began_s = context.clock.time()
@@ -166,7 +166,11 @@ class Generator(Actor):
                 "requests_running": float(self._engine.num_running),
             }
             reported_tokens, reported_s = self._num_tokens, now_s
-            context.tell_soon("monitor", Metrics("generate", "wall_s", now_s - began_s, values))
+            context.tell_soon("monitor", Metrics(self._stream("generate"), "wall_s", now_s - began_s, values))
+
+    def _stream(self, name: str) -> str:
+        """Evaluators report apart: their updates and tokens are not those of the rollouts."""
+        return f"{name}/evaluator" if self.context.role == "evaluator" else name
 
     def _fail(self, error: EngineDied) -> None:
         """End this actor, and so its process, with that error; once."""

@@ -1,29 +1,29 @@
 """vLLM behind the Engine protocol: token ids in, token ids with log-probs and versions out, weights swapped in flight.
 
-The only file that knows vLLM's asynchronous API. It changes often: tests/actors/generator/test_vllm_names.py checks
-every name that is used. vLLM runs in processes of its own, started by `start`.
+With vllm_requests.py and vllm_transfer.py the only file that knows vLLM's API. It changes often:
+tests/actors/generator/test_vllm_names.py checks every name that is used. vLLM runs in processes of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import itertools
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from headrace.actors.generator.engine import CommitTimings, EngineDied
 from headrace.actors.generator.engine_environment import engine_environment
 from headrace.actors.generator.limits import check_request
+from headrace.actors.generator.vllm_requests import completion, sampling_params
 from headrace.actors.generator.vllm_weights import BACKEND
 from headrace.actors.messages import Completion, Generate
 from headrace.transport.weights import Expected, Manifest, WeightReceiver, WeightsMismatch, check_expected, open_weights
 
 if TYPE_CHECKING:
-    from vllm import RequestOutput, SamplingParams
+    from vllm import RequestOutput
     from vllm.v1.engine.async_llm import AsyncLLM
 
 _WATCH_PERIOD_S = 0.2
@@ -95,7 +95,7 @@ class VllmEngine:
         self._model_path = model_path
         self._max_model_len = max_model_len
         self._salt_versions = prefix_cache_max_versions
-        self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vllm-start")
+        self._closed = threading.Event()
         self._engine: AsyncLLM | None = None
         self._expected: dict[str, Expected] = {}
         self._context_tokens = 0
@@ -116,13 +116,29 @@ class VllmEngine:
         return len(self._callers)
 
     async def start(self) -> None:
-        """See Engine. 20 to 40 s on a CPU. The thread that starts vLLM's processes lives as long as they do, since
-        a parent-death signal would fire at its end."""
-        loop = asyncio.get_running_loop()
-        engine = await loop.run_in_executor(self._starter, self._create)
+        """See Engine. 20 to 40 s on a CPU."""
+        started: concurrent.futures.Future[AsyncLLM] = concurrent.futures.Future()
+        threading.Thread(target=self._start_in_thread, args=(started,), name="vllm-start", daemon=True).start()
+        engine = await asyncio.wrap_future(started)
         await engine.update_weight_version("0")
         self._engine, self._death = engine, None
         self._watcher = asyncio.create_task(self._watch(), name="vllm-watch")
+
+    def _start_in_thread(self, started: concurrent.futures.Future[AsyncLLM]) -> None:
+        """The thread lives as long as vLLM's processes, since a parent-death signal would fire at its end. It is
+        a daemon: a process that is told to stop while vLLM starts need not wait for it."""
+        try:
+            engine = self._create()
+        except BaseException as error:  # whatever it was, it belongs to the one who awaits the start
+            if not started.cancelled():
+                started.set_exception(error)
+            return
+        try:
+            started.set_result(engine)
+        except concurrent.futures.InvalidStateError:  # cancelled meanwhile
+            engine.shutdown(_SHUTDOWN_S)
+        else:
+            self._closed.wait()
 
     def _create(self) -> AsyncLLM:
         with engine_environment(self._environment):
@@ -152,7 +168,7 @@ class VllmEngine:
         prompt: dict[str, Any] = {"prompt_token_ids": request.prompt_token_ids.tolist()}
         if self._salt_versions is not None:
             prompt["cache_salt"] = f"v{self._version // self._salt_versions}"
-        params = _sampling_params(request)
+        params = sampling_params(request)
         task = asyncio.current_task()
         assert task is not None
         self._callers.add(task)
@@ -174,7 +190,7 @@ class VllmEngine:
             self._callers.discard(task)
         if output is None:
             raise EngineDied(f"vLLM ended request {request.session_id} without an output")
-        return _completion(output)
+        return completion(output)
 
     async def stage_weights(self, manifest: Manifest) -> None:
         """See Engine. Every check that can fail is made here, while decoding goes on."""
@@ -274,43 +290,4 @@ class VllmEngine:
         engine, self._engine = self._engine, None
         if engine is not None:
             await asyncio.to_thread(engine.shutdown, _SHUTDOWN_S)
-        self._starter.shutdown(wait=False)
-
-
-def _sampling_params(request: Generate) -> SamplingParams:
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
-    sampling = request.sampling
-    return SamplingParams(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        max_tokens=sampling.max_tokens,
-        stop_token_ids=list(sampling.stop_token_ids),
-        seed=sampling.seed,
-        logprobs=0,
-        detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-        skip_reading_prefix_cache=request.fresh or None,
-    )
-
-
-def _completion(output: RequestOutput) -> Completion:
-    """Raises ValueError where vLLM left out log-probs or versions: they are never invented."""
-    choice = output.outputs[0]
-    token_ids = list(choice.token_ids)
-    if choice.logprobs is None or len(choice.logprobs) != len(token_ids):
-        raise ValueError(f"vLLM returned {len(token_ids)} tokens without a log-prob for each; logprobs=0 was asked for")
-    logprobs = [entry[token].logprob for token, entry in zip(token_ids, choice.logprobs, strict=True)]
-    versions = np.full(len(token_ids), -1, dtype=np.int32)
-    for span in choice.weight_versions or ():
-        versions[span.start : span.end] = int(span.version)
-    if (versions < 0).any():
-        raise ValueError("vLLM returned tokens without a weight version; vllm 0.30 or later is needed")
-    reason = choice.finish_reason
-    return Completion(
-        token_ids=np.asarray(token_ids, dtype=np.int32),
-        logprobs=np.asarray(logprobs, dtype=np.float32),
-        versions=versions,
-        finish_reason=reason if reason in ("stop", "length") else "aborted",
-    )
+        self._closed.set()

@@ -53,11 +53,11 @@ class Bench:
         self.loop = asyncio.new_event_loop()
         self.writer = ShmWriter(run_id="engine-contract", bucket_bytes=4096, num_buffers=4)
         self.version = 0
-        self.run(engine.start())
+        self.run(engine.start(), timeout_s=540)
 
-    def run(self, awaitable: Awaitable[Any]) -> Any:
+    def run(self, awaitable: Awaitable[Any], timeout_s: float = 240) -> Any:
         async def bounded() -> Any:
-            return await asyncio.wait_for(awaitable, 240)
+            return await asyncio.wait_for(awaitable, timeout_s)
 
         return self.loop.run_until_complete(bounded())
 

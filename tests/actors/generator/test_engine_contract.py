@@ -16,7 +16,7 @@ from headrace.transport.weights.shm import HEADER_BYTES
 
 @pytest.fixture(
     scope="module",
-    params=["torch", pytest.param("vllm", marks=[pytest.mark.slow, pytest.mark.vllm])],
+    params=["torch", pytest.param("vllm", marks=[pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(600)])],
 )
 def bench(request: pytest.FixtureRequest, model_path: str, make_bench: Any) -> Any:
     """One engine for the whole module: vLLM takes half a minute to start."""

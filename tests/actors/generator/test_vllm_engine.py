@@ -14,7 +14,7 @@ from headrace.actors.generator.engine import EngineDied
 from headrace.transport.weights import WeightsMismatch
 from headrace.transport.weights.layout import model_tensors
 
-pytestmark = [pytest.mark.slow, pytest.mark.vllm]
+pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
