@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -81,6 +82,7 @@ def _launch(options: argparse.Namespace) -> int:
     if options.cfg:
         print("\n---\n".join(job.as_yaml(resolve=options.resolve).rstrip() for job in composed))
         return 0
+    logging.basicConfig(level=logging.WARNING, format="%(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
     worst = 0
     for job in composed:
         console = Console(quiet=options.quiet)

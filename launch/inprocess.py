@@ -7,6 +7,7 @@ processes to kill. With `encode_local` messages pass through the codec as they w
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -41,6 +42,7 @@ class InProcessLauncher:
 
     async def launch(self, job: Job) -> Outcome:
         """See job.Launcher."""
+        logging.getLogger("headrace").setLevel(logging.INFO)  # the actors' lines are this process's own
         set_for_this_process(library_settings(launcher_environment(), offline=True))
         loop = asyncio.get_running_loop()
         end: asyncio.Future[Outcome] = loop.create_future()
