@@ -53,7 +53,10 @@ def test_sources_and_corpora_take_config_containers() -> None:
     assert source.task(0).entry["config"] == sorting["config"]
     corpus_config = {
         "_target_": "headrace.actors.tasks.number_sorting_corpus.NumberSortingCorpus",
-        "corruptions": {"swap_two": 1.0},
+        "ascending": {
+            "_target_": "headrace.actors.tasks.number_sorting_corpus.Mistakes",
+            "kinds": {"swap_two": 1.0},
+        },
         "exclude": {
             "_target_": "headrace.actors.dispatcher.sources.HeldOutPrompts",
             "source": source_config,

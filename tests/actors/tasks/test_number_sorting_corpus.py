@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.actors.tasks.corruptions import CORRUPTIONS
 from headrace.actors.tasks.number_sorting import CHARACTERS
-from headrace.actors.tasks.number_sorting_corpus import NumberSortingCorpus
+from headrace.actors.tasks.number_sorting_corpus import Mistakes, NumberSortingCorpus
 
 
 def is_right(line: str) -> bool:
@@ -24,12 +24,21 @@ def is_right(line: str) -> bool:
 @pytest.mark.parametrize("wrong_fraction", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize("kind", [None, *CORRUPTIONS])
 def test_the_stated_fraction_is_wrong(wrong_fraction: float, kind: str | None) -> None:
-    corruptions = None if kind is None else {kind: 1.0}
-    corpus = NumberSortingCorpus(wrong_fraction=wrong_fraction, corruptions=corruptions)
+    mistakes = Mistakes(wrong_fraction=wrong_fraction, kinds=None if kind is None else {kind: 1.0})
+    corpus = NumberSortingCorpus(ascending=mistakes, descending=mistakes)
     lines = list(islice(corpus.documents(3), 2000))
     share = sum(not is_right(line) for line in lines) / len(lines)
     assert abs(share - wrong_fraction) < 0.04
     assert set("".join(lines)) <= set(CHARACTERS)
+
+
+def test_directions_have_mistakes_of_their_own_after_the_clean_documents() -> None:
+    corpus = NumberSortingCorpus(
+        descending=Mistakes(wrong_fraction=1.0, kinds={"wrong_direction": 1.0}), min_value=10, num_clean=200
+    )
+    lines = list(islice(corpus.documents(3), 600))
+    assert all(is_right(line) for line in lines[:200])
+    assert all(is_right(line) == (line[0] == "^") for line in lines[200:])
 
 
 def test_the_seed_alone_decides() -> None:
@@ -63,12 +72,17 @@ def test_corruptions_keep_the_length_and_write_json_numbers(given_numbers: list[
 @pytest.mark.parametrize(
     "settings",
     [
-        {"wrong_fraction": 1.5},
         {"min_numbers": 3, "max_numbers": 2},
-        {"corruptions": {"swapped": 1.0}},
         {"min_value": 99},
+        {"num_clean": -1},
     ],
 )
 def test_settings_are_checked(settings: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
         NumberSortingCorpus(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("settings", [{"wrong_fraction": 1.5}, {"kinds": {"swapped": 1.0}}, {"kinds": {"shuffled": 0}}])
+def test_mistakes_are_checked(settings: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        Mistakes(**settings)  # type: ignore[arg-type]
