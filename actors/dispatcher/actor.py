@@ -116,7 +116,9 @@ class Dispatcher(Actor):
     async def on_start(self, context: Context) -> None:
         self._started_s = context.clock.time()
         self._journal = LedgerJournal(self._ledger_path)
-        self.evaluator.begin(context, self._tasks, wake=self.seating.wake, stop_sessions=self.seating.stop_sessions)
+        await self.evaluator.begin(
+            context, self._tasks, wake=self.seating.wake, stop_sessions=self.seating.stop_sessions
+        )
         context.watch("environment")
         context.watch("grader")
         context.spawn(self.seating.pump(context), "place sessions")
@@ -203,7 +205,10 @@ class Dispatcher(Actor):
 
     @handles(VersionServed)
     async def version_served(self, message: VersionServed) -> None:
+        first = not self.training.versions.any_served
         self.training.served(message.version, message.step)
+        if first:  # rollouts begin: rates are measured from here
+            self.context.tell_soon("monitor", self._metrics())
         self.evaluator.served(message.step)
         self.seating.wake()
 

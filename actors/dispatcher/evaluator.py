@@ -38,7 +38,7 @@ class Evaluator:
         self._work = asyncio.Event()
         self._complete = asyncio.Event()
 
-    def begin(
+    async def begin(
         self,
         context: Context,
         tasks: TaskSource,
@@ -50,7 +50,8 @@ class Evaluator:
         self._context = context
         self._wake = wake
         self._stop_sessions = stop_sessions
-        self._tasks = tasks.held_out(self._settings.num_prompts) if self._settings else []
+        if self._settings is not None:
+            self._tasks = await context.run_blocking(tasks.held_out, self._settings.num_prompts, label="held-out tasks")
 
     # --- the dispatcher's handlers call these -----------------------------------------------------------------------
 

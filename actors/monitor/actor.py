@@ -47,7 +47,7 @@ class Monitor(Actor):
         run_dir: str,
         tensorboard: bool = True,
         console_every_s: float = 5.0,
-        activity_every_s: float = 5.0,
+        activity_every_s: float = 1.0,
         roles: tuple[str, ...] | list[str] = (),
     ) -> None:
         if console_every_s < 0:
