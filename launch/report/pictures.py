@@ -191,7 +191,7 @@ def _unit_interval(axes: Axes) -> None:
     are."""
     low, high = axes.get_ylim()
     if low >= -0.1 and high <= 1.1:
-        axes.set_ylim(0, 1.02)
+        axes.set_ylim(-0.02, 1.02)
 
 
 def _legend(axes: Axes, place: str, *, columns: int = 1) -> None:
