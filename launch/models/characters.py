@@ -15,7 +15,8 @@ PRINTABLE_ASCII = "\n " + string.digits + string.ascii_letters + string.punctuat
 def character_tokenizer(alphabet: str) -> Any:
     """A PreTrainedTokenizerFast. A chat renders to its contents, one after the other; encoding a text adds nothing.
     Characters outside the alphabet become <unk>. A special token's
-    name in a text is that token, as in every tokenizer of this kind. Raises ValueError where a character occurs twice."""
+    name in a text is that token, as in every tokenizer of this kind. Raises ValueError where a character occurs
+    twice."""
     from tokenizers import AddedToken, Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
 
