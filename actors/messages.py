@@ -96,8 +96,8 @@ class Generate:
 @message("generate.completion")
 @dataclass(frozen=True, slots=True, eq=False)
 class Completion:
-    """N sampled tokens: token_ids int32[N] (the stop token included when it was sampled), logprobs float32[N] as sampled
-    (temperature applied), versions int32[N]."""
+    """N sampled tokens: token_ids int32[N] (the stop token included when it was sampled), logprobs float32[N] as
+    sampled (temperature applied), versions int32[N]."""
 
     token_ids: np.ndarray
     logprobs: np.ndarray
@@ -121,7 +121,7 @@ class NextBatch:
 @message("train.batch")
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """What one optimizer step eats. `lag_steps` maps a version to the optimizer steps between it and this step."""
+    """What one optimizer step eats. `version_steps` maps a version to its optimizer step."""
 
     groups: tuple[Group, ...]
     version_steps: dict[int, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Pins what is installed in the running environment into base.txt and cpu.txt. Called by `make lock` on a machine without GPUs.
+"""Pins what is installed in the running environment into base.txt and cpu.txt. Called by `make lock`, without GPUs.
 
 It never reads a package index; cuda.txt is pinned by hand on a machine that has GPUs.
 """

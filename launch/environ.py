@@ -45,6 +45,11 @@ def library_settings(base: Mapping[str, str], *, offline: bool) -> dict[str, str
         "DO_NOT_TRACK": "1",
         # engines and the learner share the cores; pinning starves one of them
         "VLLM_CPU_OMP_THREADS_BIND": base.get("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
+        # threads that spin at OpenMP's barriers take the cores of the processes beside them: on two shared cores a
+        # learner with two spinning threads is ten times slower than with two sleeping ones
+        "OMP_WAIT_POLICY": base.get("OMP_WAIT_POLICY", "PASSIVE"),
+        "GOMP_SPINCOUNT": base.get("GOMP_SPINCOUNT", "0"),
+        "KMP_BLOCKTIME": base.get("KMP_BLOCKTIME", "0"),
         # a fork would inherit live sockets
         "VLLM_WORKER_MULTIPROC_METHOD": base.get("VLLM_WORKER_MULTIPROC_METHOD", "spawn"),
     }

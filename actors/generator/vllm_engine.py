@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 _WATCH_PERIOD_S = 0.2
+_CPU_BATCHED_TOKENS = 2048
 _SHUTDOWN_S = 5.0
 
 
@@ -151,7 +152,7 @@ class VllmEngine:
             self._context_tokens = context_length(self._model_path, self._max_model_len)
             self._expected = expected_weights(self._model_path)
             arguments = AsyncEngineArgs(
-                **self._arguments,
+                **{**_whole_prompts_on_a_cpu(self._context_tokens), **self._arguments},
                 max_model_len=self._context_tokens,
                 weight_transfer_config=WeightTransferConfig(backend=BACKEND),
             )
@@ -291,3 +292,13 @@ class VllmEngine:
         if engine is not None:
             await asyncio.to_thread(engine.shutdown, _SHUTDOWN_S)
         self._closed.set()
+
+
+def _whole_prompts_on_a_cpu(context_tokens: int) -> dict[str, Any]:
+    """A prompt that is prefilled in parts sets the generator of a seeded request back, which torch's CPU generators
+    can't do: vLLM 0.32 dies of it ("CPU Generator does not use offset"). So there prompts are never split."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return {}
+    return {"enable_chunked_prefill": False, "max_num_batched_tokens": max(_CPU_BATCHED_TOKENS, context_tokens)}

@@ -34,7 +34,7 @@ class Trajectory:
     """A finished session of T tokens.
 
     token_ids:  int32[T], prompt, generations and tool outputs in the order in which the policy saw them
-    logprobs:   float32[T], log-probability that the engine reported when it sampled the token; 0 where loss_mask is False
+    logprobs:   float32[T], log-probability that the engine reported when it sampled the token; 0 where not sampled
     loss_mask:  bool[T], True for tokens that an engine sampled
     versions:   int32[T], version of the weights that sampled the token; NO_VERSION where loss_mask is False
     reward:     None until graded; None after grading means "no reward" (unscorable), which is never 0
@@ -58,8 +58,8 @@ class Trajectory:
         lengths = {len(self.token_ids), len(self.logprobs), len(self.loss_mask), len(self.versions)}
         if len(lengths) != 1:
             raise ValueError(
-                f"session {self.spec.session_id}: token_ids, logprobs, loss_mask and versions must have one length, got "
-                f"{len(self.token_ids)}, {len(self.logprobs)}, {len(self.loss_mask)}, {len(self.versions)}"
+                f"session {self.spec.session_id}: token_ids, logprobs, loss_mask and versions must have one length, "
+                f"got {len(self.token_ids)}, {len(self.logprobs)}, {len(self.loss_mask)}, {len(self.versions)}"
             )
 
     @property
@@ -130,8 +130,8 @@ class TrajectoryBuilder:
         """Append one generation. int32[N], float32[N], int32[N]. Raises ValueError where the lengths differ."""
         if not len(token_ids) == len(logprobs) == len(versions):
             raise ValueError(
-                f"session {self._spec.session_id}: the engine returned {len(token_ids)} tokens, {len(logprobs)} log-probs "
-                f"and {len(versions)} versions; it must return one of each for every token"
+                f"session {self._spec.session_id}: the engine returned {len(token_ids)} tokens, {len(logprobs)} "
+                f"log-probs and {len(versions)} versions; it must return one of each for every token"
             )
         start = len(self._token_ids)
         self._token_ids += [int(i) for i in token_ids]

@@ -81,6 +81,19 @@ def test_a_seed_fixes_the_answer_whoever_else_is_there(bench: Any, models: Any, 
     assert len(others) == 4
 
 
+def test_more_prompt_tokens_at_once_than_one_prefill_takes(bench: Any, models: Any) -> None:
+    """vLLM on a CPU died of a seeded prompt that it prefilled in parts."""
+    bench.serve(models["first"])
+    generator = np.random.default_rng(1)
+    prompts = [generator.integers(0, 128, size=100).tolist() for _ in range(40)]
+
+    async def all_at_once() -> Any:
+        requests = [bench.request(prompt, 2, seed=i) for i, prompt in enumerate(prompts)]
+        return await asyncio.gather(*map(bench.engine.generate, requests))
+
+    assert [len(completion.token_ids) for completion in bench.run(all_at_once())] == [2] * 40
+
+
 def test_stop_tokens(bench: Any, models: Any, prompts: Any, greedy: Any) -> None:
     bench.serve(models["first"])
     full = greedy(models["first"], prompts[1], 24)
