@@ -6,6 +6,7 @@ vLLM's layerwise reload. Between its start and its end the model holds meta tens
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from headrace.transport.weights import Bucket, Manifest, TensorSpec, open_weights
+
+_LAYERWISE_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
 
 
 @dataclass
@@ -47,6 +50,12 @@ def manifest_from_dict(values: dict[str, Any]) -> Manifest:
 class StagedWeightTransfer(WeightTransferEngine[StagedInit, StagedUpdate]):  # type: ignore[misc]
     init_info_cls = StagedInit
     update_info_cls = StagedUpdate
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        # At each update it warns of layers that have buffers and no weights, such as rotary embeddings, which keep what
+        # they have. That every weight is there was checked by name before.
+        logging.getLogger(_LAYERWISE_LOGGER).setLevel(logging.ERROR)
 
     def init_transfer_engine(self, init_info: StagedInit) -> None:
         """Nothing to open before the first version."""

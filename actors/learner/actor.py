@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.actors.learner.advantages import Advantage, Rloo
 from headrace.actors.learner.aggregation import Aggregation, TokenMean
+from headrace.actors.learner.kl import KlPenalty
 from headrace.actors.learner.checkpoint import CheckpointStore
 from headrace.actors.learner.objectives import IsReinforce, Objective
 from headrace.actors.learner.packing import PackingSettings
@@ -63,6 +64,7 @@ class Learner(Actor):
         objective: Objective | None = None,
         advantage: Advantage | None = None,
         aggregation: Aggregation | None = None,
+        kl: KlPenalty | None = None,
         lr: float = 1e-6,
         lr_schedule: Schedule = "constant",
         warmup_steps: int = 0,
@@ -109,6 +111,7 @@ class Learner(Actor):
         self._objective = objective or IsReinforce()
         self._advantage = advantage or Rloo()
         self._aggregation = aggregation or TokenMean()
+        self._kl = kl
         self._pretrain = pretrain
         self._probe = probe
         self._model_folder = Path(model_path)
@@ -190,6 +193,8 @@ class Learner(Actor):
             await self._run_pretrain(self._pretrain, bench)
         await self._publish_and_serve(bench)
         await self._save(bench)
+        if self._kl is not None:
+            bench.trainer.penalise(self._kl, await bench.reference())
         await self._run_probe(bench)
         stage = RlStage(
             self._rl,

@@ -5,6 +5,7 @@
         config.json, model.safetensors, tokenizer files
         trainer.pt                  optimizer, random generators, step, version, …
         checkpoint.json             step, version and the step that the version holds
+      reference/                    the weights with which the `rl` stage began, where a KL penalty needs them
       latest -> step-000040         replaced by one rename; never points to anything partial
       .partial-…                    being written; removed at the next start
 
@@ -28,6 +29,7 @@ _PARTIAL = ".partial-"
 _DOOMED = ".doomed-"
 _WEIGHTS = re.compile(r".*\.(safetensors|bin|pt|gguf|index\.json)")
 LATEST = "latest"
+REFERENCE = "reference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,17 @@ class CheckpointStore:
         self._point_latest_to(final.name)
         self._after("latest")
         self._remove_old()
+        return final
+
+    def reference(self, model: Any) -> Path:
+        """The folder of the weights that `rl` began with: written from `model` the first time, kept from then on."""
+        final = self._root / REFERENCE
+        if not final.exists():
+            partial = self._root / f"{_PARTIAL}{REFERENCE}-{secrets.token_hex(4)}"
+            model.save_pretrained(partial)
+            _sync_tree(partial)
+            os.replace(partial, final)
+            _sync(self._root)
         return final
 
     def latest(self) -> Path | None:

@@ -1,6 +1,6 @@
 """One optimizer step over a set of sequences: pack, forward, objective, backward, clip, step. No actor, no I/O.
 
-    loss = − sum over sequences s of weight_s · sum over trained tokens t of J_t
+    loss = − sum over sequences s of weight_s · sum over trained tokens t of (J_t − penalty_t)
 
 The weights come from the whole set (see `aggregation`), so gradients do not depend on the split into micro-batches.
 Called in the learner's worker thread by the stages.
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from headrace.actors.learner.aggregation.protocol import Aggregation
+from headrace.actors.learner.kl.protocol import KlPenalty
 from headrace.actors.learner.objectives.protocol import Objective, TrainedTokens
 from headrace.actors.learner.optimizer import Optimizer
 from headrace.actors.learner.packing import MicroBatch, PackingSettings, input_length, pack, plan_micro_batches
@@ -28,6 +29,7 @@ class StepReport:
     """What one step saw. The arrays hold the N trained tokens of all micro-batches, in one order.
 
     loss:        the loss before the step
+    penalty:     mean KL penalty of a token, coefficient included; 0 without one
     applied:     whether the optimizer moved (not at lr 0, nor on a gradient that is not finite)
     logprobs_N:  float32, log pi before the step; behaviour_N: float32, log mu; versions_N: int32; sequence_N: int64
     """
@@ -40,6 +42,7 @@ class StepReport:
     num_positions: int
     num_clipped: int
     num_masked: int
+    penalty: float
     logprobs_N: np.ndarray
     behaviour_N: np.ndarray
     versions_N: np.ndarray
@@ -53,8 +56,18 @@ class _Sums:
     num_positions: int = 0
     num_clipped: int = 0
     num_masked: int = 0
+    penalty: float = 0.0
     logprobs: list[np.ndarray] = field(default_factory=list)
     members: list[np.ndarray] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LossTerms:
+    loss: torch.Tensor
+    clipped_N: torch.Tensor
+    masked_N: torch.Tensor
+    penalty_N: torch.Tensor
+    logprobs_N: torch.Tensor
 
 
 class Trainer:
@@ -74,6 +87,11 @@ class Trainer:
         self._objective = objective
         self._aggregation = aggregation
         self._packing = packing
+        self._kl: tuple[KlPenalty, Policy] | None = None
+
+    def penalise(self, kl: KlPenalty, reference: Policy) -> None:
+        """From now on the loss holds the policy near `reference`, which nothing trains."""
+        self._kl = (kl, reference)
 
     def step(self, sequences: Sequence[TrainSequence], lr: float) -> StepReport:
         """Raises ValueError where `sequences` is empty: a mean over nothing does not exist."""
@@ -94,6 +112,7 @@ class Trainer:
             num_positions=sums.num_positions,
             num_clipped=sums.num_clipped,
             num_masked=sums.num_masked,
+            penalty=sums.penalty / len(sequence_N),
             logprobs_N=np.concatenate(sums.logprobs),
             behaviour_N=_in_order(sequences, sums.members, "logprobs"),
             versions_N=_in_order(sequences, sums.members, "versions"),
@@ -109,7 +128,9 @@ class Trainer:
     def evaluate(self, sequences: Sequence[TrainSequence]) -> float:
         """The loss, without gradients: − J."""
         weights_S = self._weights(sequences)
-        return sum(float(self._loss(micro, sequences, weights_S)[0].item()) for micro in self._micro_batches(sequences))
+        return sum(
+            float(self._loss(micro, sequences, weights_S).loss.item()) for micro in self._micro_batches(sequences)
+        )
 
     @torch.no_grad()
     def logprobs(self, sequences: Sequence[TrainSequence]) -> list[np.ndarray]:
@@ -125,20 +146,20 @@ class Trainer:
         weights_S = self._weights(sequences)
         sums = _Sums()
         for micro in self._micro_batches(sequences):
-            loss, clipped, masked, logprobs_N = self._loss(micro, sequences, weights_S)
-            loss.backward()  # type: ignore[no-untyped-call]
-            sums.loss += float(loss.item())
+            terms = self._loss(micro, sequences, weights_S)
+            terms.loss.backward()  # type: ignore[no-untyped-call]
+            sums.loss += float(terms.loss.item())
             sums.num_positions += micro.input_ids_RL.size
-            sums.num_clipped += clipped
-            sums.num_masked += masked
-            sums.logprobs.append(logprobs_N)
+            sums.num_clipped += int(terms.clipped_N.sum())
+            sums.num_masked += int(terms.masked_N.sum())
+            sums.penalty += float(terms.penalty_N.sum())
+            sums.logprobs.append(terms.logprobs_N.cpu().numpy())
             sums.members.append(np.asarray(micro.members, dtype=np.int64)[micro.sequence_N])
         return sums
 
-    def _loss(
-        self, micro: MicroBatch, sequences: Sequence[TrainSequence], weights_S: np.ndarray
-    ) -> tuple[torch.Tensor, int, int, np.ndarray]:
-        logprobs_N = self.policy.token_logprobs(micro, _temperatures(sequences, micro))
+    def _loss(self, micro: MicroBatch, sequences: Sequence[TrainSequence], weights_S: np.ndarray) -> _LossTerms:
+        temperatures_N = _temperatures(sequences, micro)
+        logprobs_N = self.policy.token_logprobs(micro, temperatures_N)
         members = [sequences[i] for i in micro.members]
         advantages_S = np.array([s.advantage for s in members], dtype=np.float32)
         terms = self._objective(
@@ -150,8 +171,17 @@ class Trainer:
             )
         )
         weight_N = self._tensor(weights_S[list(micro.members)][micro.sequence_N])
-        loss = -(terms.objective_N * weight_N).sum()
-        return loss, int(terms.clipped_N.sum()), int(terms.masked_N.sum()), logprobs_N.detach().cpu().numpy()
+        penalty_N = self._penalty(micro, temperatures_N, logprobs_N)
+        loss = -((terms.objective_N - penalty_N) * weight_N).sum()
+        return _LossTerms(loss, terms.clipped_N, terms.masked_N, penalty_N.detach(), logprobs_N.detach())
+
+    def _penalty(self, micro: MicroBatch, temperatures_N: torch.Tensor, logprobs_N: torch.Tensor) -> torch.Tensor:
+        if self._kl is None:
+            return torch.zeros_like(logprobs_N)
+        kl, reference = self._kl
+        with torch.no_grad():
+            reference_N = reference.token_logprobs(micro, temperatures_N)
+        return kl(logprobs_N, reference_N)
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array.astype(np.float32)).to(self.policy.device)

@@ -57,6 +57,7 @@ class Workbench:
         self._context = context
         self._store = store
         self._num_threads = num_threads
+        self._autocast = autocast
         self._busy = threading.Lock()
         self.packing = packing
         self.progress = Progress()
@@ -89,6 +90,16 @@ class Workbench:
 
     async def logprobs(self, sequences: list[TrainSequence]) -> list[np.ndarray]:
         return await self.run("probe", self.trainer.logprobs, sequences)
+
+    async def reference(self) -> Policy:
+        """A frozen copy of the policy as it was when `rl` began, kept on disk so that a resumed learner has it too."""
+        return await self.run("reference", self._reference)
+
+    def _reference(self) -> Policy:
+        folder = self._store.reference(self.policy.model)
+        reference = Policy.load(folder, autocast=self._autocast, device=str(self.policy.device))
+        reference.model.requires_grad_(False)
+        return reference
 
     async def save(self, version: int, version_step: int) -> Path:
         info = CheckpointInfo(self.progress.step, version, version_step)

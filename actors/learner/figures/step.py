@@ -31,6 +31,7 @@ def step_figures(report: StepReport, version_steps: Mapping[int, int], steps_don
         "entropy_estimate": float(-report.logprobs_N.mean()),
         "ess/token": token_ess(log_ratios_N),
         "ess/sequence": sequence_ess(log_ratios_N, report.sequence_N),
+        "kl/penalty": report.penalty,
         "weight/clipped_fraction": report.num_clipped / num_tokens,
         "weight/masked_fraction": report.num_masked / num_tokens,
         **lag_figures(lags_N, report.sequence_N),

@@ -39,6 +39,18 @@ def policy(model_folder: Path) -> Policy:
     return Policy.load(model_folder)
 
 
+@pytest.fixture
+def other_policy(model_folder: Path) -> Policy:
+    """Another set of weights than `policy`; nothing trains it."""
+    policy = Policy.load(model_folder)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    policy.model.requires_grad_(False)
+    return policy
+
+
 @pytest.fixture(scope="session")
 def make_sequence() -> MakeSequence:
     def make(seed: int, length: int = 10, *, prompt: int = 3, temperature: float = 1.0) -> TrainSequence:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from headrace.actors.learner.aggregation import TokenMean
+from headrace.actors.learner.kl import K2
 from headrace.actors.learner.objectives import CrossEntropy, IsReinforce
 from headrace.actors.learner.optimizer import Optimizer
 from headrace.actors.learner.packing import PackingSettings
@@ -68,6 +69,34 @@ def test_gradients_do_not_depend_on_the_split(policy, make_sequence, packing):
     split_loss = make_trainer(policy, PackingSettings(*packing)).backward(sequences)
     assert split_loss == pytest.approx(whole_loss, abs=1e-5)
     np.testing.assert_allclose(gradients(policy), whole, atol=1e-5)
+
+
+@pytest.mark.parametrize("packing", [(0, 10**6), (32, 64)])
+def test_the_penalty_equals_its_slow_twin(policy, other_policy, make_sequence, packing):
+    """k2, token mean: β · mean of ½(log pi − log pi_ref)², on top of the loss without it."""
+    sequences = [make_sequence(i, 6 + i) for i in range(6)]
+    trainer = make_trainer(policy, PackingSettings(*packing))
+    plain = trainer.evaluate(sequences)
+    trainer.penalise(K2(coefficient=0.3), other_policy)
+    ours, theirs = (
+        np.concatenate(make_trainer(p).logprobs(sequences)).astype(np.float64) for p in (policy, other_policy)
+    )
+    expected = 0.3 * np.mean(0.5 * (ours - theirs) ** 2)
+    assert expected > 1e-3
+    assert trainer.evaluate(sequences) - plain == pytest.approx(expected, rel=1e-3)
+    assert trainer.step(sequences, 0.0).penalty == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_penalty_alone_pulls_back(policy, other_policy, make_sequence):
+    sequences = [
+        TrainSequence(s.token_ids, s.loss_mask, s.logprobs, s.versions, advantage=0.0)
+        for s in (make_sequence(i) for i in range(4))
+    ]
+    trainer = make_trainer(policy)
+    trainer.penalise(K2(coefficient=1.0), other_policy)
+    penalties = [trainer.step(sequences, 3e-3).penalty for _ in range(20)]
+    assert penalties[-1] < 0.5 * penalties[0]
+    assert not any(p.grad is not None for p in other_policy.model.parameters())
 
 
 def test_cross_entropy_counts_every_token_once(policy, make_sequence):

@@ -1,0 +1,27 @@
+"""k2 = ½ℓ² with ℓ = log(pi / pi_ref), as a loss: on tokens that pi samples, its gradient is that of KL(pi, pi_ref).
+
+J. Schulman, "Approximating KL divergence" (2020), has the estimator; that k2 is the one whose gradient is right as a
+loss is shown in arXiv 2506.09477.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.actors.learner.objectives.protocol import MAX_ABS_LOG_RATIO
+
+if TYPE_CHECKING:
+    import torch
+
+
+class K2:
+    """coefficient: β, the weight of the penalty beside the reward; 0.01 to 0.1 holds a small model's drift."""
+
+    def __init__(self, *, coefficient: float) -> None:
+        if coefficient <= 0:
+            raise ValueError(f"kl.coefficient must be > 0, got {coefficient}; for none choose learner/kl=none")
+        self._coefficient = coefficient
+
+    def __call__(self, logprobs_N: torch.Tensor, reference_logprobs_N: torch.Tensor) -> torch.Tensor:
+        log_ratio_N = (logprobs_N - reference_logprobs_N).clamp(-MAX_ABS_LOG_RATIO, MAX_ABS_LOG_RATIO)
+        return self._coefficient * 0.5 * log_ratio_N**2
