@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.actors.learner.advantages import Advantage, Rloo
 from headrace.actors.learner.aggregation import Aggregation, TokenMean
-from headrace.actors.learner.kl import KlPenalty
 from headrace.actors.learner.checkpoint import CheckpointStore
+from headrace.actors.learner.kl import KlPenalty
 from headrace.actors.learner.objectives import IsReinforce, Objective
 from headrace.actors.learner.packing import PackingSettings
 from headrace.actors.learner.probe import LogprobProbe
