@@ -2,7 +2,9 @@
 that was killed.
 
 A run's files begin with `headrace-<run id>`. The id names the launcher by PID namespace, process id and start time,
-so that a later launch can tell the files of a dead run from those of a living one. Standard library only.
+so that a later launch can tell the files of a dead run from those of a living one. Libraries that a run uses (vLLM)
+name their segments by chance, and leave them behind where they are killed: those are known by who was seen to map
+them. Standard library only.
 """
 
 from __future__ import annotations
@@ -34,6 +36,31 @@ def remove_run(run: str, folder: Path = FOLDER) -> list[str]:
 def remove_leftovers(folder: Path = FOLDER) -> list[str]:
     """Remove the files of dead runs of this PID namespace; files of living runs and of anyone else stay."""
     return _remove(path for path in _entries(folder) if _is_leftover(path.name))
+
+
+def mapped_by(processes: Iterable[int], folder: Path = FOLDER) -> set[str]:
+    """Names of the files of `folder` that these processes map. A process that is gone maps nothing."""
+    start = f"{folder}/"
+    names = set()
+    for pid in processes:
+        try:
+            lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        for line in lines:
+            _, found, name = line.partition(start)
+            if found and not name.endswith(" (deleted)"):
+                names.add(name)
+    return names
+
+
+def remove_unmapped(names: Iterable[str], folder: Path = FOLDER) -> list[str]:
+    """Remove these files, but for those that a living process maps (which then is none of the run's)."""
+    names = set(names)
+    if not names:
+        return []
+    living = mapped_by((int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()), folder)
+    return _remove(folder / name for name in sorted(names - living))
 
 
 def _is_leftover(name: str) -> bool:

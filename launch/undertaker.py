@@ -8,22 +8,28 @@ lines to it:
     session 1234        a child that leads this session was started
     shm <run id>        the run's shared-memory files are named after this id
     folder <path>       a private folder (sockets) to remove
-    done                the launcher has cleaned up by itself: leave without doing anything
+    done                the launcher has ended its children by itself
 
-It imports the standard library only, so that it stays at a few megabytes.
+In the end it removes what the sessions were seen to map and nobody maps any more: engines that are killed leave theirs
+behind. It imports the standard library only, so that it stays at a few megabytes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from headrace.launch.processes import kill_sessions
-from headrace.launch.shared_memory import remove_run
+from headrace.launch.processes import kill_sessions, processes_of_sessions
+from headrace.launch.shared_memory import mapped_by, remove_run, remove_unmapped
+
+LOOK_EVERY_S = 3.0
 
 
 class Undertaker:
@@ -67,20 +73,31 @@ class Undertaker:
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
+    follow(_lines(sys.stdin.fileno(), LOOK_EVERY_S))
+
+
+def follow(lines: Iterable[str | None]) -> None:
+    """Do as the launcher's lines say; None is a moment without one. Where they end without `done`, the launcher is
+    dead."""
     sessions: list[int] = []
     run_ids: list[str] = []
     folders: list[str] = []
-    for line in sys.stdin:
-        word, _, rest = line.rstrip("\n").partition(" ")
-        if word == "session":
+    segments: set[str] = set()
+    for line in lines:
+        word, _, rest = (line or "").partition(" ")
+        if line is None:
+            segments |= mapped_by(processes_of_sessions(sessions))
+        elif word == "session":
             sessions.append(int(rest))
         elif word == "shm":
             run_ids.append(rest)
         elif word == "folder":
             folders.append(rest)
         elif word == "done":
-            return
-    bury(sessions, run_ids, folders)
+            break
+    else:
+        bury(sessions, run_ids, folders)
+    remove_unmapped(segments)
 
 
 def bury(sessions: list[int], run_ids: list[str], folders: list[str]) -> None:
@@ -89,6 +106,21 @@ def bury(sessions: list[int], run_ids: list[str], folders: list[str]) -> None:
         remove_run(run_id)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lines(descriptor: int, period_s: float) -> Iterator[str | None]:
+    """Lines as they come, None whenever none came for `period_s`; ends where the writer is gone."""
+    rest = b""
+    while True:
+        if not select.select([descriptor], [], [], period_s)[0]:
+            yield None
+            continue
+        chunk = os.read(descriptor, 65536)
+        if not chunk:
+            return
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.decode()
 
 
 if __name__ == "__main__":
