@@ -129,6 +129,7 @@ class DirectoryState:
         for name, actor in wanted.items():
             if self._actors.get(name) != actor:
                 yield DirectoryChange(revision, up=actor)
+        yield DirectoryChange(revision)  # where nothing else differs, the number may: who came has gone again
 
     def _down(self, actor: ActorRecord, reason: str) -> DirectoryChange:
         return self._change(down=PeerDown(actor.name, actor.incarnation, reason))

@@ -130,7 +130,6 @@ class RuntimeAgent(Actor):
         state: DirectoryState = self._names.state
         for change in list(state.difference(snapshot)):
             self._take(change)
-        state.revision = snapshot.revision
         self._joined = True
         early, self._early = self._early, []
         for change in early:

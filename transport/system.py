@@ -117,7 +117,8 @@ class Registered:
 @message("headrace.directory.change")
 @dataclass(frozen=True, slots=True)
 class DirectoryChange:
-    """directory → every runtime (tell). Exactly one of `up`, `down`, `dead_incarnation` is set."""
+    """directory → every runtime (tell). One of `up`, `down`, `dead_incarnation` is set, or none in the last change of a
+    catching-up, which only carries the revision."""
 
     revision: int
     up: ActorRecord | None = None

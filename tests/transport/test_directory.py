@@ -52,6 +52,16 @@ def test_copies_follow_and_joiners_catch_up(moves: list[tuple[str, str, str]]) -
             assert host.members(role_of(actor.name))[actor.name] is actor
 
 
+def test_a_joiner_takes_over_the_revision_of_an_empty_directory() -> None:
+    """Else the next change would look as if it had missed some."""
+    host, joiner = DirectoryState(), DirectoryState()
+    host.register(record("a/0", "p"))
+    host.unregister("a/0", "p", "left")
+    for change in list(joiner.difference(host.snapshot())):
+        joiner.apply(change)
+    assert joiner.revision == host.revision == 2
+
+
 def test_a_late_joiner_forgets_what_is_gone() -> None:
     host, copy = DirectoryState(), DirectoryState()
     for change in host.register(record("a/0", "p")):

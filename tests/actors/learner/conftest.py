@@ -47,7 +47,6 @@ def other_policy(model_folder: Path) -> Policy:
     with torch.no_grad():
         for parameter in policy.model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
-    policy.model.requires_grad_(False)
     return policy
 
 
