@@ -83,7 +83,8 @@ class Generator(Actor):
         the whole actor: its supervisor starts a new one."""
         await self._ready.wait()
         try:
-            completion = await self._engine.generate(message)
+            with self.context.activity.working("decode"):  # the engine computes in threads or processes of its own
+                completion = await self._engine.generate(message)
         except EngineDied as error:
             self._fail(error)
             raise

@@ -18,8 +18,9 @@ import numpy as np
 
 from headrace.actors.generator.engine import CommitTimings, EngineDied
 from headrace.actors.generator.limits import check_request
+from headrace.actors.generator.staged_weights import StagedWeights
 from headrace.actors.messages import Completion, Generate
-from headrace.transport.weights import Expected, Manifest, WeightReceiver, WeightsMismatch, check_expected, open_weights
+from headrace.transport.weights import Expected, Manifest, WeightReceiver
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -64,7 +65,7 @@ class TorchEngine:
         self._num_threads = num_threads
         self._version = 0
         self._pending: set[asyncio.Future[Completion]] = set()
-        self._staged: tuple[Manifest, WeightReceiver] | None = None
+        self._staged = StagedWeights()
         self._expected: dict[str, Expected] = {}
         self._context_tokens = 0
         self._death: str | None = "it was not started"
@@ -114,26 +115,20 @@ class TorchEngine:
     async def stage_weights(self, manifest: Manifest) -> None:
         """See Engine."""
         self._alive()
-        self._drop_staged()
-        check_expected(manifest, self._expected, cast_floats=True)
-        staged = open_weights(manifest)
-        await asyncio.to_thread(staged.verify)
-        self._staged = (manifest, staged)
+        await self._staged.stage(manifest, self._expected)
 
     async def commit_weights(self, manifest: Manifest) -> CommitTimings:
         """See Engine."""
         loop = self._alive()
-        if self._staged is None or self._staged[0].version != manifest.version:
-            raise WeightsMismatch(f"version {manifest.version} is not staged; stage_weights comes first")
+        staged = self._staged.of(manifest.version)
         requests_running = self.num_running
-        _, staged = self._staged
         done: asyncio.Future[float] = loop.create_future()
         started = time.perf_counter()
         self._post(lambda: self._answer(done, self._load(manifest.version, staged)))
         try:
             load_s = await self._unless_dead(done)
         finally:
-            self._drop_staged()
+            self._staged.drop()
         return CommitTimings(time.perf_counter() - started, load_s, requests_running)
 
     async def close(self) -> None:
@@ -144,7 +139,7 @@ class TorchEngine:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
         self._die("it was closed")
-        self._drop_staged()
+        self._staged.drop()
         self._model = self._decoder = None
 
     # --- the event loop's side ---------------------------------------------------------------------------------------
@@ -179,11 +174,6 @@ class TorchEngine:
             future = sequence.tag
             if isinstance(future, asyncio.Future) and not future.done():
                 future.set_result(_completion(sequence))
-
-    def _drop_staged(self) -> None:
-        if self._staged is not None:
-            self._staged[1].close()
-            self._staged = None
 
     # --- the thread's side -------------------------------------------------------------------------------------------
 

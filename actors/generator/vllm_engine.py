@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from headrace.actors.generator.engine import CommitTimings, EngineDied
 from headrace.actors.generator.engine_environment import engine_environment
 from headrace.actors.generator.limits import check_request
+from headrace.actors.generator.staged_weights import StagedWeights
 from headrace.actors.generator.vllm_requests import completion, sampling_params
 from headrace.actors.generator.vllm_weights import BACKEND
 from headrace.actors.messages import Completion, Generate
-from headrace.transport.weights import Expected, Manifest, WeightReceiver, WeightsMismatch, check_expected, open_weights
+from headrace.transport.weights import Expected, Manifest, WeightsMismatch, open_weights
 
 if TYPE_CHECKING:
     from vllm import RequestOutput
@@ -102,7 +103,7 @@ class VllmEngine:
         self._context_tokens = 0
         self._version = 0
         self._served: Manifest | None = None
-        self._staged: tuple[Manifest, WeightReceiver] | None = None
+        self._staged = StagedWeights()
         self._callers: set[asyncio.Task[Any]] = set()
         self._watcher: asyncio.Task[None] | None = None
         self._death: str | None = "it was not started"
@@ -194,19 +195,14 @@ class VllmEngine:
         return completion(output)
 
     async def stage_weights(self, manifest: Manifest) -> None:
-        """See Engine. Every check that can fail is made here, while decoding goes on."""
+        """See Engine."""
         self._alive()
-        self._drop_staged()
-        check_expected(manifest, self._expected, cast_floats=True)
-        staged = open_weights(manifest)
-        await asyncio.to_thread(staged.verify)
-        self._staged = (manifest, staged)
+        await self._staged.stage(manifest, self._expected)
 
     async def commit_weights(self, manifest: Manifest) -> CommitTimings:
         """See Engine."""
         engine = self._alive()
-        if self._staged is None or self._staged[0].version != manifest.version:
-            raise WeightsMismatch(f"version {manifest.version} is not staged; stage_weights comes first")
+        self._staged.of(manifest.version)
         requests_running = self.num_running
         started = time.perf_counter()
         # As engine.pause_generation, without the 20 ms that it sleeps for the sake of tidy output order.
@@ -216,7 +212,7 @@ class VllmEngine:
             await self._load_or_restore(engine, manifest)
             load_s = time.perf_counter() - load_started
         finally:
-            self._drop_staged()
+            self._staged.drop()
         await engine.resume_generation()
         return CommitTimings(time.perf_counter() - started, load_s, requests_running)
 
@@ -253,11 +249,6 @@ class VllmEngine:
             self._die(f"vLLM's model is incomplete after a failed update ({cause}) and cannot be restored ({error})")
             raise EngineDied(str(self._death)) from cause
 
-    def _drop_staged(self) -> None:
-        if self._staged is not None:
-            self._staged[1].close()
-            self._staged = None
-
     async def _watch(self) -> None:
         """vLLM leaves callers waiting where its core died in some ways: look, and release them."""
         engine = self._alive()
@@ -287,7 +278,7 @@ class VllmEngine:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watcher
             self._watcher = None
-        self._drop_staged()
+        self._staged.drop()
         engine, self._engine = self._engine, None
         if engine is not None:
             await asyncio.to_thread(engine.shutdown, _SHUTDOWN_S)
