@@ -106,8 +106,8 @@ def _report(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     from headrace.launch.export import export_run
 
-    written = export_run(find_run(RUNS, options.folder), options.target, version=options.version)
-    print(f"wrote {written}")
+    source = export_run(find_run(RUNS, options.folder), options.target, version=options.version)
+    print(f"wrote {options.target} from {source}")
     return 0
 
 
