@@ -7,6 +7,7 @@ computes in the learner's worker thread. Changes nothing.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,20 +21,19 @@ from headrace.transport import Context
 
 
 class LogprobProbe:
-    """prompts: texts; None makes `num_prompts` of random token ids. max_tokens: sampled after each prompt, at
-    temperature 1."""
+    """prompts: called once for the prompts' token ids (PromptTokenIds gives those of the run's own tasks); None makes
+    `num_prompts` of `prompt_tokens` random ids, where a half-precision engine is at its least precise.
+    max_tokens: sampled after each prompt, at temperature 1."""
 
     def __init__(
         self,
         *,
-        prompts: Sequence[str] | None = None,
+        prompts: Callable[[], Sequence[Sequence[int]]] | None = None,
         num_prompts: int = 8,
         prompt_tokens: int = 12,
         max_tokens: int = 16,
         timeout_s: float = 120.0,
     ) -> None:
-        if prompts is not None and not prompts:
-            raise ValueError("probe.prompts must hold a text or be null; null makes random prompts")
         if min(num_prompts, prompt_tokens, max_tokens) < 1:
             raise ValueError("probe.num_prompts, prompt_tokens and max_tokens must be >= 1")
         self._prompts = prompts
@@ -43,9 +43,9 @@ class LogprobProbe:
         self._timeout_s = timeout_s
 
     def prompt_ids(self, tokenizer: Any, vocab_size: int) -> list[np.ndarray]:
-        """int32[P] each; the same at every call."""
+        """int32[P] each; the same at every call. Blocks: reads a tokenizer."""
         if self._prompts is not None:
-            return [np.asarray(tokenizer.encode(text), dtype=np.int32) for text in self._prompts]
+            return [np.asarray(token_ids, dtype=np.int32) for token_ids in self._prompts()]
         special = set(tokenizer.all_special_ids)
         ordinary = np.array([i for i in range(min(vocab_size, len(tokenizer))) if i not in special], dtype=np.int32)
         rng = np.random.default_rng(0)
@@ -61,18 +61,19 @@ class LogprobProbe:
         role: str = "generator",
     ) -> Gap:
         """The gap over tokens that `version` sampled. `logprobs` awaits to the learner's own, one array a sequence."""
-        sequences: list[TrainSequence] = []
-        for number, prompt in enumerate(prompts):
-            request = Generate(
+        group = context.group(role)
+        requests = [
+            Generate(
                 session_id=f"probe-{version}-{number}",
                 prompt_token_ids=prompt,
                 sampling=Sampling(temperature=1.0, max_tokens=self._max_tokens, seed=number),
                 fresh=True,
             )
-            completion = await context.group(role).ask(request, timeout_s=self._timeout_s)
-            sequence = probe_sequence(prompt, completion, version)
-            if sequence is not None:
-                sequences.append(sequence)
+            for number, prompt in enumerate(prompts)
+        ]
+        completions = await asyncio.gather(*(group.ask(request, timeout_s=self._timeout_s) for request in requests))
+        found = (probe_sequence(p, c, version) for p, c in zip(prompts, completions, strict=True))
+        sequences = [sequence for sequence in found if sequence is not None]
         if not sequences:
             return gap(np.zeros(0), np.zeros(0))
         ours = await logprobs(sequences)

@@ -4,6 +4,7 @@ from headrace.actors.environment.rendering.chat import ChatRenderer
 from headrace.actors.environment.rendering.decoding import IncrementalDecoder
 from headrace.actors.environment.rendering.loading import RendererFactory, check_renderer, load_renderer
 from headrace.actors.environment.rendering.plain import PlainRenderer
+from headrace.actors.environment.rendering.prompt_token_ids import PromptTokenIds
 from headrace.actors.environment.rendering.renderer import Renderer, before_stop
 from headrace.actors.environment.rendering.tokenizer import ModelTokenizer
 
@@ -12,6 +13,7 @@ __all__ = [
     "IncrementalDecoder",
     "ModelTokenizer",
     "PlainRenderer",
+    "PromptTokenIds",
     "Renderer",
     "RendererFactory",
     "before_stop",

@@ -277,6 +277,12 @@ def test_tokens_of_the_trained_weights_show_the_engines_mismatch_alone(play):
     assert world.series("train", "logprob_gap/older_tokens") == [0.0] * 3
 
 
+def test_the_probe_asks_with_the_prompts_that_it_was_given(play):
+    """More of them than the default, each answered with tokens of the probed version."""
+    world = play(max_steps=1, probe=LogprobProbe(prompts=lambda: [[3, 4, 5]] * 11))
+    assert min(world.series("logprob_probe", "tokens")) == 11
+
+
 def test_sync_serves_every_version_before_the_next_batch(play):
     """A slow server makes an asynchronous learner train on older weights, and a synchronous one wait."""
     assert max(play(serve_s=5.0, max_steps=4).series("train", "lag/token_max")) > 0
