@@ -85,6 +85,7 @@ class Evaluation:
         self._attempts: dict[str, SessionSpec] = {}
         self._waiting: deque[str] = deque()
         self._running: dict[str, str] = {}
+        self._seated: set[str] = set()
         self._samples: list[list[float]] = [[] for _ in tasks]
         self._greedy: list[list[float]] = [[] for _ in tasks]
         self._prompt_of: dict[str, int] = {}
@@ -119,6 +120,11 @@ class Evaluation:
     def num_open(self) -> int:
         return len(self._attempts)
 
+    @property
+    def num_seated(self) -> int:
+        """Sessions in an environment's slot."""
+        return len(self._seated)
+
     def open_ids(self) -> list[str]:
         return list(self._attempts)
 
@@ -135,11 +141,13 @@ class Evaluation:
 
     def started(self, session_id: str, environment: str) -> None:
         self._running[session_id] = environment
+        self._seated.add(session_id)
 
     def moved(self, session_id: str, grader: str) -> None:
         """A grader owns it now."""
         if session_id in self._running:
             self._running[session_id] = grader
+            self._seated.discard(session_id)
 
     def held_by(self, actor: str) -> list[str]:
         """The open sessions that an actor owns."""
@@ -148,7 +156,7 @@ class Evaluation:
     def not_started(self, session_id: str) -> None:
         """Refused before it began: waits again."""
         if session_id in self._attempts and session_id in self._running:
-            del self._running[session_id]
+            self._leaves(session_id)
             self._waiting.appendleft(session_id)
 
     def graded(self, trajectory: Trajectory) -> None:
@@ -171,7 +179,7 @@ class Evaluation:
             return
         if attempt + 1 < self.settings.max_attempts:
             self._attempts[session_id] = replace(spec, attempt=attempt + 1)
-            self._running.pop(session_id, None)
+            self._leaves(session_id)
             self._waiting.append(session_id)
             return
         self._end(session_id)
@@ -190,8 +198,12 @@ class Evaluation:
         return ids
 
     def _end(self, session_id: str) -> SessionSpec | None:
-        self._running.pop(session_id, None)
+        self._leaves(session_id)
         return self._attempts.pop(session_id, None)
+
+    def _leaves(self, session_id: str) -> None:
+        self._running.pop(session_id, None)
+        self._seated.discard(session_id)
 
     def values(self) -> dict[str, float]:
         """The results as metric values: `reward`, `greedy` and `pass_at_<k>`, each with `_n` and `_stderr`; `step`,

@@ -58,6 +58,10 @@ class Evaluator:
     def owns(self, session_id: str) -> bool:
         return self._evaluation is not None and session_id in self._evaluation
 
+    @property
+    def num_seated(self) -> int:
+        return self._evaluation.num_seated if self._evaluation else 0
+
     def next_session(self) -> SessionSpec | None:
         return self._evaluation.next_session() if self._evaluation else None
 

@@ -1,7 +1,8 @@
 """Puts sessions into the slots of environments and takes them out again: the I/O around `placement.py`.
 
-One task (`pump`) consumes free slots and produces RunSessions; `wake` says that something may have changed. Which
-session comes next is asked of the evaluation first and of the training sessions then.
+One task (`pump`) consumes free slots and produces RunSessions; `wake` says that something may have changed. While
+both have sessions to run, an evaluation has half of the slots and training the other: neither waits for the other's
+end.
 """
 
 from __future__ import annotations
@@ -71,13 +72,18 @@ class Seating:
         placed: dict[str, list[SessionSpec]] = {}
         now_s = self._context.clock.time()
         for _ in range(self._placement.num_free):
-            spec = self._evaluator.next_session() or self._training.next_session(now_s)
+            spec = self._next_session(now_s)
             environment = None if spec is None else self._placement.place(spec.session_id)
             if spec is None or environment is None:
                 break
             self.owner(spec.session_id).started(spec.session_id, environment, now_s)
             placed.setdefault(environment, []).append(spec)
         return placed
+
+    def _next_session(self, now_s: float) -> SessionSpec | None:
+        if 2 * self._evaluator.num_seated < self._placement.num_slots:
+            return self._evaluator.next_session() or self._training.next_session(now_s)
+        return self._training.next_session(now_s) or self._evaluator.next_session()
 
     async def _run_sessions(self, environment: str, specs: tuple[SessionSpec, ...]) -> None:
         try:

@@ -156,9 +156,11 @@ class Learner(Actor):
         self._stages = context.spawn(self._run(bench), "stages")
 
     async def on_stop(self) -> None:
-        """Save what would be lost, then take the staged weights away. A step under way ends first."""
+        """Save what would be lost, then take the staged weights away. A step under way is given up, not waited for."""
         if self._stages is not None:
             self._stages.cancel()
+        if self._bench is not None:
+            self._bench.policy.interrupt()
         if self._bench is not None and self._saved is not None and self._saved[0] != self._bench.progress.step:
             await self._save(self._bench)
         if self._sender is not None:

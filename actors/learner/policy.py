@@ -6,6 +6,7 @@ Called by the trainer and the probe, in the learner's worker thread. Never steps
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from torch import nn
 from headrace.actors.learner.packing import MicroBatch
 
 AUTOCAST_DTYPES = {"none": None, "bfloat16": torch.bfloat16}
+
+
+class Interrupted(Exception):
+    """The learner is stopping: what was being computed is not needed any more."""
 
 
 class Policy:
@@ -31,6 +36,7 @@ class Policy:
         self._layers = getattr(model, model.base_model_prefix)
         self._head: nn.Linear = model.get_output_embeddings()
         self._autocast_dtype = AUTOCAST_DTYPES[autocast]
+        self._interrupted = threading.Event()
         self._check_head()
 
     @classmethod
@@ -50,8 +56,10 @@ class Policy:
         """log pi of each trained token, float32[N], with gradient unless the caller turned it off.
 
         The head runs on trained positions only and in float32; logits are divided by the session's temperature before
-        the log-softmax, exactly as the engine does.
+        the log-softmax, exactly as the engine does. Raises Interrupted after `interrupt`.
         """
+        if self._interrupted.is_set():
+            raise Interrupted
         hidden_RLH = self._hidden(micro_batch)
         predictors_N = self._tensor(micro_batch.predictors_N)
         hidden_NH = hidden_RLH.flatten(0, 1).index_select(0, predictors_N).float()
@@ -60,6 +68,10 @@ class Policy:
         targets_N1 = self._tensor(micro_batch.targets_N)[:, None]
         chosen_N: torch.Tensor = logits_NV.gather(1, targets_N1)[:, 0] - torch.logsumexp(logits_NV, dim=1)
         return chosen_N
+
+    def interrupt(self) -> None:
+        """From any thread: a long computation ends at its next micro-batch instead of holding up a stop."""
+        self._interrupted.set()
 
     def _hidden(self, micro_batch: MicroBatch) -> torch.Tensor:
         mask = block_mask(micro_batch.segments_RL)

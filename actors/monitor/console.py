@@ -38,18 +38,21 @@ class ConsoleLine:
     def _progress(self) -> list[str]:
         parts = []
         for stream, label in (("pretrain", "pretrain"), ("train", "step")):
-            if stream in self._steps and not (stream == "pretrain" and "train" in self._steps):
+            if stream in self._steps and not self._is_over(stream):
                 parts.append(f"{label} {self._steps[stream]:.0f}")
         dispatcher = self._latest.get("dispatcher", {})
         if dispatcher.get("version", 0) > 0:
             parts.append(f"version {dispatcher['version']:.0f}")
         for stream, name, label, digits in _SHOWN:
             value = self._latest.get(stream, {}).get(name)
-            if value is not None:
+            if value is not None and not self._is_over(stream):
                 parts.append(f"{label} {value:.{digits}f}")
         if dispatcher:
             parts.append(f"sessions {dispatcher.get('running', 0):.0f} running {dispatcher.get('ready', 0):.0f} ready")
         return parts
+
+    def _is_over(self, stream: str) -> bool:
+        return stream == "pretrain" and "train" in self._steps
 
     def _rates(self, time_s: float) -> list[str]:
         dispatcher = self._latest.get("dispatcher", {})

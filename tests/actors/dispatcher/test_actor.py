@@ -233,6 +233,31 @@ def test_evaluations_at_the_start_on_the_way_and_at_the_end(
     assert last.values["missing"] == 0
 
 
+def test_an_evaluation_with_as_many_sessions_as_slots_does_not_hold_training_up(
+    peers: ModuleType, tasks: TaskSource
+) -> None:
+    """While both have sessions to run, each has half of the slots."""
+    graded: list[str] = []
+
+    def reward(spec: Any) -> float:
+        graded.append(spec.purpose)
+        return float(spec.member % 2)
+
+    async def main() -> None:
+        world = peers.World(reward=reward, session_s=lambda rng: 1.0)
+        evaluation = EvaluationSettings(num_prompts=40, samples=1, greedy=False, every_steps=1000, max_in_flight=64)
+        dispatcher = Dispatcher(
+            tasks=tasks, group_size=4, batch_sessions=8, max_lag_versions=4, evaluation=evaluation
+        )  # fmt: skip
+        run = _Run(peers, world, dispatcher, slots=8, max_steps=6)
+        await run.start()
+        await run.finish()
+
+    run_virtual(main())
+    assert graded[8:40].count("eval") == graded[8:40].count("train") == 16
+    assert graded.count("eval") == 80, "both evaluations are whole"
+
+
 def test_an_evaluation_that_hangs_is_given_up_and_counted(peers: ModuleType, tasks: TaskSource) -> None:
     async def main() -> Any:
         world = peers.World(session_s=lambda rng: 1e5 if rng.random() < 0.3 else 1.0)

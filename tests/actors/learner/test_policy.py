@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from headrace.actors.learner.packing import pack
-from headrace.actors.learner.policy import Policy
+from headrace.actors.learner.policy import Interrupted, Policy
 from headrace.actors.learner.sequence import TrainSequence
 
 
@@ -74,3 +74,15 @@ def test_autocast_keeps_the_head_and_the_logprobs_in_float32(model_folder, make_
 def test_an_unknown_autocast_is_named(model_folder):
     with pytest.raises(ValueError, match="autocast"):
         Policy.load(model_folder, autocast="fp8")
+
+
+def test_an_interrupted_policy_gives_up_at_the_next_micro_batch(model_folder, make_sequence):
+    """A stop must not wait for the minutes that a large step takes."""
+    policy = Policy.load(model_folder)
+    sequence = make_sequence(0, 12)
+    micro = pack([sequence], [(0,)])
+    ones_N = torch.ones(sequence.num_trained)
+    policy.token_logprobs(micro, ones_N)
+    policy.interrupt()
+    with pytest.raises(Interrupted):
+        policy.token_logprobs(micro, ones_N)

@@ -122,7 +122,9 @@ def test_the_console_line_shows_what_is_known() -> None:
     console.take(
         Metrics("dispatcher", "wall_s", 10, {"trained": 0, "dropped": 0, "version": 3, "running": 64, "ready": 8})
     )
-    console.line(time_s=60.0, roles={})
+    console.take(Metrics("pretrain", "step", 9, {"loss": 0.65}))
+    assert "pretrain 9" in (line := console.line(time_s=60.0, roles={}))
+    assert "loss 0.650" in line
     console.take(Metrics("train", "step", 12, {"reward/mean": 0.5, "lag/token_mean": 1.25, "ess/token": 0.9}))
     console.take(Metrics("weights", "version", 3, {"pause_s": 0.03}))
     console.take(Metrics("eval", "version", 1, {"reward": 0.29, "greedy": 0.48}))
@@ -135,6 +137,7 @@ def test_the_console_line_shows_what_is_known() -> None:
         "1800 tokens/s", "pause 30 ms", "64 running 9 ready", "busy learner 80%",
     ):  # fmt: skip
         assert part in line, line
+    assert "loss" not in line, "pre-training is over"
 
 
 @pytest.mark.parametrize("wrong", [{"console_every_s": -1}, {"activity_every_s": 0}])
