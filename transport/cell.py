@@ -19,7 +19,7 @@ from headrace.transport.clock import Clock
 from headrace.transport.errors import NotHandled, PeerLost, Refused, RemoteError, TransportError
 from headrace.transport.mailbox import Mailbox
 from headrace.transport.ports import ReplyPort
-from headrace.transport.system import ActivityQuery, ActivitySnapshot
+from headrace.transport.system import ActivityQuery, ActivitySnapshot, DirectoryChange
 
 logger = logging.getLogger(__name__)
 
@@ -294,7 +294,9 @@ class ActorCell:
         if delivery.port is not None:
             delivery.port.fail(error)
         else:
-            logger.warning("%s: a %s was not handled: %s", self.name, type(delivery.message).__name__, error)
+            # Who stops needs no news of who came and went.
+            level = logging.DEBUG if isinstance(delivery.message, DirectoryChange) else logging.WARNING
+            logger.log(level, "%s: a %s was not handled: %s", self.name, type(delivery.message).__name__, error)
         delivery.released()
 
     def _keep(self, task: asyncio.Task[Any], *, fatal: bool) -> None:
