@@ -3,7 +3,8 @@ reads.
 
 In async mode a publication never waits: where no buffer is free it is skipped and counted, and the next step tries
 again (latest only, nothing queues). The first, the last, and in sync mode every publication waits for a buffer.
-Waits here end by `released` and `served`, which the actor's handlers call, or by their deadline.
+Waits here end by `released` and `served`, which the actor's handlers call, or by their deadline. It runs while a
+generator lives: an engine that still starts, or starts again, is not late.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PARAMETER_SERVER = "parameter_server"
+GENERATOR = "generator"
+ENGINE_START_S = 86_400.0
+"""far beyond what any engine takes; the launcher ends the run where one does not start (launch.start_timeout_s)"""
 
 
 class PublicationTimeout(TimeoutError):
@@ -164,16 +168,21 @@ class Publisher:
                 self._unannounced = None
 
     async def _until(self, done: Callable[[], bool], what: str) -> None:
+        generators = self._context.group(GENERATOR)
         ticket = self._context.activity.block(PARAMETER_SERVER)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                while not done():
-                    await self._changed.wait()
-        except TimeoutError as error:
-            raise PublicationTimeout(
-                f"{what} within {self._timeout_s} s; are the parameter server and a generator alive? "
-                "(learner.publish_timeout_s sets the limit)"
-            ) from error
+            while not done():
+                await generators.wait_for(1, timeout_s=ENGINE_START_S)
+                try:
+                    async with asyncio.timeout(self._timeout_s):
+                        while not done():
+                            await self._changed.wait()
+                except TimeoutError as error:
+                    if generators.members():
+                        raise PublicationTimeout(
+                            f"{what} within {self._timeout_s:g} s, though {', '.join(generators.members())} live; is "
+                            "the parameter server alive? (learner.publish_timeout_s sets the limit)"
+                        ) from error
         finally:
             self._context.activity.unblock(ticket)
 

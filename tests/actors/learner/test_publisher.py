@@ -10,7 +10,7 @@ import pytest
 from headrace.actors.learner.publisher import PublicationTimeout, Publisher
 from headrace.actors.learner.versions import VersionLog
 from headrace.actors.messages import PublishWeights
-from headrace.transport import PeerLost
+from headrace.transport import PeerLost, run_virtual
 from headrace.transport.weights import Manifest
 
 
@@ -41,11 +41,28 @@ class Activity:
         return
 
 
+class Generators:
+    """The group of that role."""
+
+    def __init__(self) -> None:
+        self.names = ["generator/0"]
+        self.came = asyncio.Event()
+
+    def members(self) -> list[str]:
+        return self.names
+
+    async def wait_for(self, num: int, *, timeout_s: float) -> list[str]:
+        while len(self.names) < num:
+            await self.came.wait()
+        return self.names
+
+
 class PeerContext:
     """The part of a Context that the publisher uses; `up` says whether the server answers."""
 
     def __init__(self) -> None:
         self.activity = Activity()
+        self.generators = Generators()
         self.up = True
         self.heard: list[int] = []
         self.tasks: list[asyncio.Task[None]] = []
@@ -57,6 +74,10 @@ class PeerContext:
 
     def spawn(self, coroutine: Any, name: str) -> None:
         self.tasks.append(asyncio.ensure_future(coroutine))
+
+    def group(self, role: str) -> Generators:
+        assert role == "generator"
+        return self.generators
 
     async def settle(self) -> None:
         await asyncio.gather(*self.tasks)
@@ -160,3 +181,22 @@ def test_waits_end_by_name_at_their_deadline(make):
         await publisher.wait_served(version)
 
     asyncio.run(main())
+
+
+def test_an_engine_that_still_starts_is_not_late(make):
+    """vLLM takes minutes on a busy machine: the deadline runs while a generator lives."""
+
+    async def main() -> None:
+        publisher, context, _ = make(timeout_s=5.0)
+        generators = context.generators
+        generators.names = []
+        version = await publisher.publish(0)
+        waiting = asyncio.ensure_future(publisher.wait_served(version))
+        await asyncio.sleep(60)
+        assert not waiting.done()
+        generators.names = ["generator/0"]
+        generators.came.set()
+        publisher.served(version)
+        await waiting
+
+    run_virtual(main())
