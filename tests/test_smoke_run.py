@@ -37,8 +37,20 @@ class TestSmokeRun:
 
     def test_every_session_ends_once_in_the_ledger(self, run_folder: Path) -> None:
         ledger = json.loads((run_folder / "report.json").read_text())["ledger"]
-        assert ledger["trained"] == 4 * 16
+        assert ledger["trained"] == 20 * 16
         assert ledger["balanced"] is True
+
+    def test_it_trains(self, run_folder: Path) -> None:
+        """A loss or a weight update that does nothing must not look like success."""
+        records = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+        steps = [record["values"] for record in records if record["stream"] == "train"]
+        assert len(steps) == 20
+        assert all(step["grad_norm"] > 0 for step in steps)
+        rewards = [step["reward/mean"] for step in steps]
+        assert 0 < sum(rewards) / len(rewards) < 1
+        report = json.loads((run_folder / "report.json").read_text())
+        assert report["weight_updates"]["count"] > 1
+        assert report["logprob_gap"]["probe"]["mean"] < 1e-4, "the engine has the weights that the learner trained"
 
     def test_nothing_is_left(self, run_folder: Path) -> None:
         assert not [path for path in Path("/dev/shm").iterdir() if str(run_folder) in path.name]
