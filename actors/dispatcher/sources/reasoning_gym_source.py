@@ -38,7 +38,7 @@ class _Dataset:
 
 class ReasoningGymSource:
     """datasets: for each name of the library {"weight": relative share (default 1), "config": its settings (default
-    none)}
+    none)}, or one name alone
     seed: of the training tasks. held_out_seed: of the held-out ones. held_out_size: how many there are (fixed, since
     training avoids all of them whether an evaluation uses them or not). prompt: how problems are worded
     (headrace.actors.tasks.prompts)
@@ -47,7 +47,7 @@ class ReasoningGymSource:
     def __init__(
         self,
         *,
-        datasets: Mapping[str, Mapping[str, Any] | None],
+        datasets: Mapping[str, Mapping[str, Any] | None] | str,
         seed: int = 0,
         held_out_seed: int = 1,
         held_out_size: int = 512,
@@ -57,7 +57,8 @@ class ReasoningGymSource:
             raise ValueError("datasets must name at least one dataset of reasoning-gym, got none")
         if held_out_size < 0:
             raise ValueError(f"held_out_size must be >= 0, got {held_out_size}")
-        self._datasets = tuple(_described(name, settings) for name, settings in datasets.items())
+        named = {datasets: None} if isinstance(datasets, str) else datasets
+        self._datasets = tuple(_described(name, settings) for name, settings in named.items())
         self._seed = seed
         self._held_out_seed = held_out_seed
         self._held_out_size = held_out_size

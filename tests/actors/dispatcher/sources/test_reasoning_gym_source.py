@@ -42,6 +42,12 @@ def test_a_task_is_a_function_of_its_index() -> None:
     assert forwards.held_out(64) == backwards.held_out(64)
 
 
+def test_one_name_is_a_mixture_of_one() -> None:
+    assert ReasoningGymSource(datasets="gcd", held_out_size=4).task(3) == ReasoningGymSource(
+        datasets={"gcd": None}, held_out_size=4
+    ).task(3)
+
+
 def test_seeds_change_what_they_name() -> None:
     one, other = sorting_source(seed=0), sorting_source(seed=1)
     assert [one.task(i).prompt for i in range(20)] != [other.task(i).prompt for i in range(20)]
