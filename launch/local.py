@@ -21,7 +21,7 @@ from headrace.launch.undertaker import Undertaker
 
 class LocalLauncher:
     """`restart`: roles whose processes are restarted when they end; any other loss fails the run. More than
-    `max_restarts` within `restart_window_s` fails it too."""
+    `max_restarts` within `restart_window_s` fails it too. One that gives no sign for `silence_s` is ended."""
 
     def __init__(
         self,
@@ -32,6 +32,7 @@ class LocalLauncher:
         start_timeout_s: float = 600.0,
         drain_timeout_s: float = 6.0,
         stop_stagger_s: float = 0.5,
+        silence_s: float = 60.0,
         start_order: Sequence[str] = DEFAULT_ORDER,
     ) -> None:
         self._settings = SupervisorSettings(
@@ -39,6 +40,7 @@ class LocalLauncher:
             start_timeout_s=start_timeout_s,
             drain_timeout_s=drain_timeout_s,
             stop_stagger_s=stop_stagger_s,
+            silence_s=silence_s,
             start_order=tuple(start_order),
         )
 
@@ -46,7 +48,7 @@ class LocalLauncher:
         """See job.Launcher. Takes over SIGINT and SIGTERM while it runs."""
         undertaker = Undertaker()
         undertaker.remove_shared_memory(job.run_id)
-        network = RunNetwork(undertaker)
+        network = RunNetwork(undertaker, silence_s=self._settings.silence_s)
         runtime = network.runtime
         await runtime.start()
         try:

@@ -16,10 +16,6 @@ from pathlib import Path
 from headrace.launch.undertaker import Undertaker
 from headrace.transport import Runtime, ZmqNetwork
 
-SILENCE_S = 60.0
-"""A process whose event loop says nothing for this long is declared dead. Loaded machines stall for seconds; a process
-that died is noticed at once by other means."""
-
 
 @dataclass(frozen=True, slots=True)
 class Joining:
@@ -40,17 +36,17 @@ class Joining:
     def runtime(self) -> Runtime:
         """The child's runtime, not started yet."""
         network = ZmqNetwork(ipc_folder=self.ipc_folder)
-        return Runtime(network, directory=self.directory, incarnation=self.incarnation, silence_s=SILENCE_S)
+        return Runtime(network, directory=self.directory, incarnation=self.incarnation)
 
 
 class RunNetwork:
     """The launcher's side. Folder names are short: the path of a socket is limited to 107 bytes."""
 
-    def __init__(self, undertaker: Undertaker) -> None:
+    def __init__(self, undertaker: Undertaker, *, silence_s: float) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="headrace-run-"))
         undertaker.remove_folder(self._folder)
         self.launcher_pid = os.getpid()
-        self.runtime = Runtime(ZmqNetwork(ipc_folder=str(self._folder)), silence_s=SILENCE_S)
+        self.runtime = Runtime(ZmqNetwork(ipc_folder=str(self._folder)), silence_s=silence_s)
 
     def joining(self, incarnation: str) -> Joining:
         """For a child whose death will be reported under this incarnation. The runtime must have been started."""

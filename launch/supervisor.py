@@ -58,6 +58,7 @@ class Supervisor:
         self._state = SupervisorState(roles, settings.restart_policy)
         self._children: dict[str, Child] = {}
         self._incarnations: dict[str, str] = {}
+        self._silent: dict[str, str] = {}  # incarnation → reason
         self._tails: dict[str, LogTail] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         loop = asyncio.get_running_loop()
@@ -128,7 +129,7 @@ class Supervisor:
         self._children[process] = child
         self._incarnations[process] = incarnation
         self._state.started(process)
-        child.ended.add_done_callback(lambda ended: self._on_exit(process, Exit(ended.result())))
+        child.ended.add_done_callback(lambda ended: self._on_exit(process, ended.result()))
 
     async def _await_readiness(self) -> None:
         """Progress until every actor has been announced once; fails the run where that takes too long."""
@@ -156,7 +157,16 @@ class Supervisor:
 
     # --- deaths -----------------------------------------------------------------------------------------------------
 
-    def _on_exit(self, process: str, exit: Exit) -> None:
+    def _on_silence(self, incarnation: str, reason: str) -> None:
+        """The directory has no sign of life from a process: stopped, or an event loop that hangs. The rest of the run
+        goes on without it already, so it ends here too, and counts as any that ended."""
+        for process, child in self._children.items():
+            if self._incarnations[process] == incarnation:
+                self._silent[incarnation] = reason
+                child.kill()
+
+    def _on_exit(self, process: str, code: int) -> None:
+        exit = Exit(code, self._silent.pop(self._incarnations[process], ""))
         child = self._children.pop(process)
         child.kill()  # what it started and left behind
         if process in self._tails:
@@ -232,6 +242,7 @@ class Supervisor:
             self._finish(launcher_failure(f"the launcher's task {task.get_name()!r}", error))
 
     def _watch_runtime(self) -> None:
+        self._runtime.directory.on_silence = self._on_silence
         self._runtime.failed.add_done_callback(
             lambda failed: None if failed.cancelled() else self._finish(_runtime_failure(failed.exception()))
         )

@@ -15,11 +15,14 @@ Phase = Literal["waiting", "running", "backing_off", "stopping", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process ended: `code` as in subprocess (negative: killed by that signal)."""
+    """How a process ended: `code` as in subprocess (negative: killed by that signal); `why` where we killed it."""
 
     code: int
+    why: str = ""
 
     def __str__(self) -> str:
+        if self.why:
+            return f"killed: {self.why}"
         if self.code >= 0:
             return f"exit code {self.code}"
         return f"signal {-self.code}"

@@ -42,13 +42,15 @@ def system_record(name: str, incarnation: str, address: str) -> ActorRecord:
 class DirectoryService(Actor):
     mailbox = MailboxBound(capacity=1 << 16)
 
-    def __init__(self, *, names: Names, push: Push, now: Callable[[], float], silence_s: float) -> None:
+    def __init__(self, *, names: Names, push: Push, silence_s: float) -> None:
         self._state = names.state
         self._names = names
         self._push = push
-        self._now = now
         self._silence_s = silence_s
+        self._listened_s = 0.0
         self._subscribers: dict[str, ActorRecord] = {}
+        self.on_silence: Callable[[str, str], None] | None = None
+        """called with incarnation and reason for a process declared down for its silence: it may still be there"""
         self.lag_s: dict[str, float] = {}
         """last reported event-loop lag by incarnation"""
 
@@ -68,16 +70,25 @@ class DirectoryService(Actor):
         self.commit(self._state.process_down(incarnation, reason))
 
     async def watch_silence(self, every_s: float) -> None:
-        """Declare processes down that have been silent too long, for ever."""
+        """Declare processes down that have been silent too long, for ever. Time in which this process itself stood
+        still (stopped in a terminal, starved) hardly counts: the heartbeats of that time are still unread."""
+        clock = self.context.clock
         while True:
-            await self.context.clock.sleep(every_s)
-            self.commit(self._state.expire(self._now(), self._silence_s))
+            began_s = clock.time()
+            await clock.sleep(every_s)
+            self._listened_s += min(clock.time() - began_s, 2 * every_s)
+            changes = self._state.expire(self._listened_s, self._silence_s)
+            self.commit(changes)
+            for change in changes:
+                if change.dead_incarnation and self.on_silence is not None:
+                    self.on_silence(change.dead_incarnation, change.reason)
 
     @handles(Subscribe)
     async def subscribe(self, message: Subscribe) -> DirectorySnapshot:
         agent = system_record(agent_name(message.incarnation), message.incarnation, message.address)
         if self._state.death_of(message.incarnation) is None:
             self._subscribers[message.incarnation] = agent
+            self._state.heartbeat(message.incarnation, self._listened_s)
         return self._state.snapshot()
 
     @handles(Register)
@@ -96,7 +107,7 @@ class DirectoryService(Actor):
 
     @handles(Heartbeat)
     async def heartbeat(self, message: Heartbeat) -> None:
-        self._state.heartbeat(message.incarnation, self._now())
+        self._state.heartbeat(message.incarnation, self._listened_s)
         self.lag_s[message.incarnation] = message.lag_s
 
 

@@ -113,9 +113,7 @@ class Runtime:
             if heartbeat_s is not None:
                 agent.spawn(self._agent.beat(heartbeat_s), "heartbeat")
             return
-        self._service = DirectoryService(
-            names=self._names, push=self._push, now=self.clock.time, silence_s=self._silence_s
-        )
+        self._service = DirectoryService(names=self._names, push=self._push, silence_s=self._silence_s)
         service = self._host(self._service, DIRECTORY)
         if heartbeat_s is not None:
             service.spawn(self._service.watch_silence(heartbeat_s), "silence")

@@ -23,15 +23,17 @@ from test_launcher_contract import make_job
 from headrace.launch.local import LocalLauncher
 
 roles = json.loads(sys.argv[2].replace("RUN_ID", __import__("headrace.launch.shared_memory", fromlist=["x"]).run_id()))
-launcher = LocalLauncher(restart=["grader"], drain_timeout_s=float(sys.argv[4]))
+launcher = LocalLauncher(restart=["grader"], drain_timeout_s=float(sys.argv[4]), silence_s=float(sys.argv[5]))
 outcome = asyncio.run(launcher.launch(make_job(Path(sys.argv[1]), roles)))
 print(outcome.ending, outcome.reason)
 sys.exit(outcome.exit_code)
 """
 
 
-def start(folder: Path, roles: dict[str, dict[str, Any]], drain_timeout_s: float = 2.0) -> subprocess.Popen[str]:
-    arguments = [str(folder), json.dumps(roles), str(Path(__file__).parent), str(drain_timeout_s)]
+def start(
+    folder: Path, roles: dict[str, dict[str, Any]], drain_timeout_s: float = 2.0, silence_s: float = 60.0
+) -> subprocess.Popen[str]:
+    arguments = [str(folder), json.dumps(roles), str(Path(__file__).parent), str(drain_timeout_s), str(silence_s)]
     return subprocess.Popen(
         [sys.executable, "-c", _LAUNCH, *arguments],
         stdout=subprocess.PIPE,
@@ -108,6 +110,23 @@ class TestProcesses:
         assert launcher.returncode == 0, output
         assert "grader-0 ended (signal 9)" not in output  # the console is quiet; the run just went on
         assert len(marks(tmp_path)) == 1
+
+    @pytest.mark.parametrize(("role", "code"), [("worker", 1), ("grader", 0)])
+    def test_a_frozen_process_counts_as_one_that_ended(
+        self, role: str, code: int, tmp_path: Path, until: Callable[..., None]
+    ) -> None:
+        """SIGSTOP: no exit to see, only silence. It is killed; then its role is restarted, or the run fails by name."""
+        roles = {
+            role: {"_target_": "run_plugins.FreezesOnce", "folder": str(tmp_path)},
+            "finisher": {"_target_": "run_plugins.Finisher", "folder": str(tmp_path), "marks": 2},
+        }
+        launcher = start(tmp_path, roles, silence_s=5.0)
+        output, _ = launcher.communicate(timeout=60)
+        assert launcher.returncode == code, output
+        assert not processes_of_sessions(marks(tmp_path))
+        if code:
+            assert f"{role}-0 ended (killed: no heartbeat for" in output
+            assert "is not restarted" in output
 
 
 def test_a_child_whose_launcher_is_gone_does_not_start(tmp_path: Path) -> None:

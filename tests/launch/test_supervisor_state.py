@@ -24,6 +24,7 @@ def test_a_loss_that_is_fatal_names_process_and_signal() -> None:
     assert isinstance(decision, FailRun)
     assert "learner-0" in decision.reason
     assert "signal 9" in decision.reason
+    assert str(Exit(-9, "no heartbeat for 60.0 s")) == "killed: no heartbeat for 60.0 s"
 
 
 def test_backoff_doubles_to_its_bound_and_the_others_go_on() -> None:

@@ -29,6 +29,7 @@ from headrace.transport import (
     handles,
     run_virtual,
 )
+from headrace.transport.clock import LoopClock
 
 
 async def started(**options: Any) -> Runtime:
@@ -264,6 +265,8 @@ def test_silence_is_death_and_the_process_learns_it(samples: SimpleNamespace) ->
         ask = asyncio.ensure_future(host.context.ask("echo/0", samples.Nap(100_000), timeout_s=100_000))
         await host.clock.sleep(300)
         assert not ask.done()
+        silent: list[tuple[str, str]] = []
+        host.directory.on_silence = lambda incarnation, reason: silent.append((incarnation, reason))
         beats = [task for task in other._cells[f"runtime/{other.incarnation}"]._tasks if "heartbeat" in task.get_name()]
         beats[0].cancel()
         with pytest.raises(PeerLost, match="no heartbeat for 3"):
@@ -272,6 +275,31 @@ def test_silence_is_death_and_the_process_learns_it(samples: SimpleNamespace) ->
             await other.failed
         with pytest.raises(UnknownActor):
             await host.context.ask("echo/0", samples.Say("hi"), timeout_s=1)
+        assert [incarnation for incarnation, _ in silent] == [other.incarnation]
+
+    run_virtual(main())
+
+
+def test_a_directory_that_stood_still_declares_nobody_dead(samples: SimpleNamespace) -> None:
+    """The launcher's process was stopped (Ctrl-Z), or starved: the heartbeats of that time are only unread."""
+
+    class Jumping(LoopClock):
+        ahead_s = 0.0
+
+        def time(self) -> float:
+            return super().time() + self.ahead_s
+
+    async def main() -> None:
+        network, clock = LoopbackNetwork(heartbeat_s=1.0), Jumping()
+        host = Runtime(network, clock, silence_s=30)
+        await host.start()
+        other = Runtime(network, directory=host.address)
+        await other.start()
+        await other.add(samples.Echo(), "echo/0")
+        await asyncio.sleep(10)
+        clock.ahead_s = 500.0
+        await asyncio.sleep(10)
+        assert host.context.group("echo").members() == ["echo/0"]
 
     run_virtual(main())
 

@@ -101,3 +101,16 @@ class DiesOnce(Idle):
             print("half a line before the end", end="", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         self._mark()
+
+
+class FreezesOnce(Idle):
+    """Stops itself once it is up, in its first life."""
+
+    async def on_start(self, context: Context) -> None:
+        if not list(self._folder.glob("mark-*")):
+            context.spawn(self._freeze(), "freeze")
+        self._mark()
+
+    async def _freeze(self) -> None:
+        await self.context.group(self.context.role).wait_for(1, timeout_s=60)
+        os.kill(os.getpid(), signal.SIGSTOP)
