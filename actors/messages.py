@@ -172,6 +172,15 @@ class WeightsReleased:
     version: int
 
 
+@message("weights.refused")
+@dataclass(frozen=True, slots=True)
+class WeightsRefused:
+    """parameter_server → learner (tell): not one live generator could take this version, the newest."""
+
+    version: int
+    reason: str
+
+
 @message("weights.stage")
 @dataclass(frozen=True, slots=True)
 class StageWeights:

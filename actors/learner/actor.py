@@ -25,7 +25,7 @@ from headrace.actors.learner.schedule import AdamSettings, LearningRate, Schedul
 from headrace.actors.learner.stages.pretrain import Pretrain, run_pretrain
 from headrace.actors.learner.stages.settings import RlSettings
 from headrace.actors.learner.versions import VersionLog
-from headrace.actors.messages import Metrics, TrainingFinished, VersionServed, WeightsReleased
+from headrace.actors.messages import Metrics, TrainingFinished, VersionServed, WeightsRefused, WeightsReleased
 from headrace.transport import Actor, Context, PeerDown, PeerUp, TransportError, handles
 from headrace.transport.weights import WeightSender, make_sender
 
@@ -277,6 +277,12 @@ class Learner(Actor):
     @handles(WeightsReleased)
     async def weights_released(self, message: WeightsReleased) -> None:
         self._publisher.released(message.version)
+
+    @handles(WeightsRefused)
+    async def weights_refused(self, message: WeightsRefused) -> None:
+        bench = self._bench
+        if bench is not None:
+            self._publisher.refused(message.version, message.reason, step=lambda: bench.progress.step)
 
     @handles(PeerUp)
     async def peer_up(self, message: PeerUp) -> None:

@@ -29,6 +29,13 @@ GENERATOR = "generator"
 ENGINE_START_S = 86_400.0
 """far beyond what any engine takes; the launcher ends the run where one does not start (launch.start_timeout_s)"""
 
+MAX_REFUSALS = 3
+"""versions in a row that no generator could take; one more attempt would hardly end otherwise"""
+
+
+class PublicationRefused(RuntimeError):
+    """Version after version, not one generator could take the weights. Says why."""
+
 
 class PublicationTimeout(TimeoutError):
     """A version that had to be published or served was not, within the deadline. Says which and what was waited for."""
@@ -64,6 +71,7 @@ class Publisher:
         self._held: set[int] = set()
         self._server: str | None = None
         self._num_released = 0
+        self._num_refused = 0
         self.served_version = 0
         self.num_published = 0
         self.num_skipped = 0
@@ -83,7 +91,7 @@ class Publisher:
         """Publish where `every_steps` have passed since the last one and a buffer is free. Never waits for one."""
         if step - self.version_step < self._every_steps:
             return False
-        manifest = await self._stage(step)
+        manifest = await self._stage(lambda: step)
         if manifest is None:
             self.num_skipped += 1
             return False
@@ -94,14 +102,11 @@ class Publisher:
         """Publish now, waiting for a buffer; returns the version. Raises PublicationTimeout."""
         while True:
             released = self._num_released
-            manifest = await self._stage(step)
+            manifest = await self._stage(lambda: step)
             if manifest is not None:
                 await self._announce(manifest)
                 return manifest.version
-            await self._until(
-                lambda released=released: self._num_released > released,  # type: ignore[misc]
-                f"no staging buffer became free for the weights of step {step}",
-            )
+            await self._until_released(released, f"the weights of step {step}")
 
     async def wait_served(self, version: int) -> None:
         """Until generators serve `version` or a newer one. Raises PublicationTimeout."""
@@ -109,7 +114,16 @@ class Publisher:
 
     def served(self, version: int) -> None:
         self.served_version = max(self.served_version, version)
+        self._num_refused = 0
         self._notify()
+
+    def refused(self, version: int, reason: str, *, step: Callable[[], int]) -> None:
+        """No generator took that version (its bytes are gone, an engine hangs): the weights of `step()` are published
+        anew, at once, for a run that waits for sessions of a newer version comes to no further step."""
+        if version != self.version:
+            return  # a newer one is on its way
+        self._num_refused += 1
+        self._context.spawn(self._publish_anew(version, reason, step), f"publish anew after version {version}")
 
     def released(self, version: int) -> None:
         self._sender.release(version)
@@ -133,7 +147,21 @@ class Publisher:
             "publications/failed": float(self.num_failed),
         }
 
-    async def _stage(self, step: int) -> Manifest | None:
+    async def _publish_anew(self, version: int, reason: str, step: Callable[[], int]) -> None:
+        if self._num_refused >= MAX_REFUSALS:
+            raise PublicationRefused(
+                f"no generator could take any of the last {self._num_refused} versions; version {version} failed on "
+                f"{reason}; see the generators' logs"
+            )
+        while self.version == version:
+            released = self._num_released
+            manifest = await self._stage(step)
+            if manifest is not None:
+                logger.warning("version %d was refused (%s); version %d follows", version, reason, manifest.version)
+                return await self._announce(manifest)
+            await self._until_released(released, f"the weights after version {version}")
+
+    async def _stage(self, step: Callable[[], int]) -> Manifest | None:
         if self._unannounced is not None:
             self.released(self._unannounced.version)
             self._unannounced = None
@@ -144,11 +172,11 @@ class Publisher:
             self.num_published += 1
         return manifest
 
-    def _stage_now(self, step: int) -> Manifest | None:
-        version = self._versions.newest + 1
-        manifest = self._sender.stage(self._tensors(), version=version, step=step, dtype=self._dtype)
+    def _stage_now(self, step: Callable[[], int]) -> Manifest | None:
+        version, now = self._versions.newest + 1, step()
+        manifest = self._sender.stage(self._tensors(), version=version, step=now, dtype=self._dtype)
         if manifest is not None:
-            self._versions.claim(step)
+            self._versions.claim(now)
         return manifest
 
     async def _announce(self, manifest: Manifest) -> None:
@@ -166,6 +194,9 @@ class Publisher:
         else:
             if manifest is self._unannounced:
                 self._unannounced = None
+
+    async def _until_released(self, released: int, what: str) -> None:
+        await self._until(lambda: self._num_released > released, f"no staging buffer became free for {what}")
 
     async def _until(self, done: Callable[[], bool], what: str) -> None:
         generators = self._context.group(GENERATOR)

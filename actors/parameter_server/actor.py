@@ -18,12 +18,14 @@ from headrace.actors.messages import (
     SyncEvaluators,
     VersionServed,
     WeightsCommitted,
+    WeightsRefused,
     WeightsReleased,
 )
 from headrace.actors.parameter_server.rollout import (
     Action,
     Commit,
     Evicted,
+    Refused,
     Release,
     Rollout,
     Served,
@@ -106,6 +108,8 @@ class ParameterServer(Actor):
                         self._tell_in_order(receiver, VersionServed(version, step))
                 case Release(version):
                     self._tell_in_order(self._learner, WeightsReleased(version))
+                case Refused(version, reason):
+                    self._tell_in_order(self._learner, WeightsRefused(version, reason))
                 case Evicted():
                     self._report_eviction(action)
                 case Synced():
@@ -139,11 +143,11 @@ class ParameterServer(Actor):
         values = {"failed": 1.0, "evictions_total": float(self._num_evictions)}
         self.context.tell_soon("monitor", Metrics("weights", "version", action.version, values))
 
-    def _tell_in_order(self, receiver: str, message: VersionServed | WeightsReleased) -> None:
+    def _tell_in_order(self, receiver: str, message: VersionServed | WeightsReleased | WeightsRefused) -> None:
         """Never waits here: an absent dispatcher must not hold up the weights. Bounded by the versions under way."""
         self.context.spawn(self._tell(receiver, message), f"tell {receiver}")
 
-    async def _tell(self, receiver: str, message: VersionServed | WeightsReleased) -> None:
+    async def _tell(self, receiver: str, message: VersionServed | WeightsReleased | WeightsRefused) -> None:
         async with self._in_order.setdefault(receiver, asyncio.Lock()):
             try:
                 await self.context.tell(receiver, message)

@@ -64,6 +64,14 @@ class Evicted:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """Every live generator failed the newest version: without another one this run would wait for ever."""
+
+    version: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Synced:
     """Every evaluator either holds this version or is in `failed`."""
 
@@ -72,7 +80,7 @@ class Synced:
     failed: tuple[str, ...]
 
 
-Action = Stage | Commit | Served | Release | Evicted | Synced
+Action = Stage | Commit | Served | Release | Evicted | Refused | Synced
 
 
 @dataclass(slots=True)
@@ -171,7 +179,11 @@ class Rollout:
         if member is None:
             return []
         member.phase, member.target, member.failed = "idle", None, version
-        return [Evicted(name, version, reason), *self._settle()]
+        actions = [Evicted(name, version, reason), *self._settle()]
+        followers = [m for m in self._members.values() if m.follows]
+        if member.follows and all(m.phase == "idle" and m.failed == self._newest for m in followers):
+            actions.append(Refused(self._newest, f"{name}: {reason}"))
+        return actions
 
     def sync(self) -> list[Action]:
         """Bring the evaluators to the version that is the newest now. Ends in one `Synced`."""

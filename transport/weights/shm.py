@@ -7,6 +7,7 @@ that a reader which was too slow learns it before it serves.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import re
@@ -25,6 +26,8 @@ from headrace.transport.weights.manifest import Manifest, WeightsMismatch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+logger = logging.getLogger(__name__)
 
 DIRECTORY = Path("/dev/shm")
 HEADER_BYTES = 4096
@@ -47,6 +50,7 @@ class _Segment:
         try:
             os.posix_fallocate(descriptor, 0, size)  # a write to a full tmpfs would be SIGBUS
             self.map = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+            self._inode = os.fstat(descriptor).st_ino
         except OSError as error:
             path.unlink(missing_ok=True)
             raise OSError(
@@ -56,6 +60,14 @@ class _Segment:
             ) from error
         finally:
             os.close(descriptor)
+
+    def is_there(self) -> bool:
+        """False where somebody removed or cut the file: nobody else can map it any more, and a write may be SIGBUS."""
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            return False
+        return found.st_ino == self._inode and found.st_size >= HEADER_BYTES + self.capacity_bytes
 
     def stamp(self, version: int) -> None:
         _STAMP.pack_into(self.map, 0, _MAGIC, version)
@@ -144,6 +156,11 @@ class ShmWriter:
             if not self._num_created:
                 self._remove_leftovers()
             free = [s for s in self._segments if s.version is None and not s.writing]
+            for segment in [s for s in free if not s.is_there()]:
+                logger.warning("%s was removed or cut by somebody else; it is made again", segment.path)
+                segment.remove()
+                self._segments.remove(segment)
+                free.remove(segment)
             fitting = [s for s in free if s.capacity_bytes >= nbytes]
             if fitting:
                 segment = fitting[0]

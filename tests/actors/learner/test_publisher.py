@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.actors.learner.publisher import PublicationTimeout, Publisher
+from headrace.actors.learner.publisher import PublicationRefused, PublicationTimeout, Publisher
 from headrace.actors.learner.versions import VersionLog
 from headrace.actors.messages import PublishWeights
 from headrace.transport import PeerLost, run_virtual
@@ -153,6 +153,42 @@ def test_a_restarted_server_gets_the_newest_version_again(make):
         assert sender.staged == {2}  # nobody is left who would release version 1
         assert await publisher.publish_if_due(4)
         assert sender.staged == {2, 3}
+
+    asyncio.run(main())
+
+
+def test_a_version_that_no_generator_took_is_published_anew_with_the_weights_of_now(make):
+    async def main() -> None:
+        publisher, context, _ = make()
+        await publisher.publish(0)
+        publisher.served(1)
+        await publisher.publish_if_due(2)
+        publisher.released(1)
+        publisher.refused(2, "generator/0: gone", step=lambda: 3)
+        await context.settle()
+        assert context.heard == [1, 2, 3]
+        assert publisher.version_step == 3
+        for _ in range(5):
+            publisher.refused(2, "generator/1: gone", step=lambda: 3)  # a newer one is on its way
+        await context.settle()
+        assert context.heard == [1, 2, 3]
+
+    asyncio.run(main())
+
+
+def test_a_run_whose_generators_take_no_version_any_more_ends_by_name(make):
+    async def main() -> None:
+        publisher, context, _ = make()
+        for version in (1, 2, 3):
+            if version == 1:
+                await publisher.publish(0)
+            publisher.released(version - 1)
+            publisher.refused(version, "generator/0: WeightsMismatch: gone", step=lambda: 0)
+            if version < 3:
+                await context.settle()
+        with pytest.raises(PublicationRefused, match="last 3 versions; version 3 failed on generator/0: WeightsMism"):
+            await context.settle()
+        assert context.heard == [1, 2, 3]
 
     asyncio.run(main())
 

@@ -18,6 +18,7 @@ from headrace.actors.messages import (
     PublishWeights,
     SyncEvaluators,
     VersionServed,
+    WeightsRefused,
     WeightsReleased,
 )
 from headrace.actors.parameter_server.actor import ParameterServer
@@ -36,6 +37,7 @@ class Listener(Actor):
     def __init__(self) -> None:
         self.served: list[tuple[int, int]] = []
         self.released: list[int] = []
+        self.refused: list[tuple[int, str]] = []
         self.failures: list[float] = []
 
     @handles(VersionServed)
@@ -45,6 +47,10 @@ class Listener(Actor):
     @handles(WeightsReleased)
     async def weights_released(self, message: WeightsReleased) -> None:
         self.released.append(message.version)
+
+    @handles(WeightsRefused)
+    async def weights_refused(self, message: WeightsRefused) -> None:
+        self.refused.append((message.version, message.reason))
 
     @handles(Metrics)
     async def metrics(self, message: Metrics) -> None:
@@ -166,6 +172,26 @@ def test_a_generator_that_refuses_serves_its_old_version_on() -> None:
         assert world.dispatcher.served == [(1, 10), (2, 20)]
         await world.publish(3)
         assert await world.generate("generator/1") == [3, 3, 3]
+
+    play(body)
+
+
+def test_the_learner_hears_of_a_version_that_no_generator_can_take() -> None:
+    async def body(world: World) -> None:
+        engines = [await world.add(f"generator/{i}") for i in range(2)]
+        await world.publish(1)
+        engines[0].fail_next_stage = WeightsMismatch("the segment is gone")
+        await world.publish(2)
+        assert world.learner.refused == [], "the other one took it"
+        for engine in engines:
+            engine.fail_next_stage = WeightsMismatch("the segment is gone")
+        await world.publish(3)
+        [(version, reason)] = world.learner.refused
+        assert version == 3
+        assert "generator/" in reason
+        assert "the segment is gone" in reason
+        await world.publish(4)
+        assert world.dispatcher.served[-1] == (4, 40)
 
     play(body)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -126,6 +127,24 @@ def test_a_larger_model_gets_a_larger_segment(tmp_path: Path) -> None:
     assert torch.equal(read(manifest)["a"], big["a"])
     assert len(list(tmp_path.iterdir())) == 1
     writer.close()
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "cut"])
+def test_a_segment_that_somebody_took_away_is_made_again(tmp_path: Path, how: str) -> None:
+    writer = ShmWriter(run_id="r", directory=tmp_path)
+    lost = Path(stage(writer, 1).location)
+    writer.release(1)
+    if how == "cut":
+        os.truncate(lost, 100)
+    else:
+        lost.unlink()
+    if how == "replaced":
+        lost.write_bytes(bytes(1 << 20))
+    manifest = stage(writer, 2)
+    assert manifest.location != str(lost)
+    assert torch.equal(read(manifest)["a"], weights(2)["a"])
+    writer.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_versions_only_rise(tmp_path: Path) -> None:
