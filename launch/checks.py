@@ -5,14 +5,25 @@ Each rule is one function: config → problems. What concerns one class alone is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.launch.problems import Problem, shorten
-from headrace.launch.topology import ProcessPlan, count_actors
+from headrace.launch.problems import Problem, did_you_mean, listing, shorten
+from headrace.launch.start_order import DEFAULT_ORDER
+from headrace.launch.topology import ProcessPlan, count_actors, roles_of
 
 NEEDED_ROLES = ("dispatcher", "environment", "generator", "grader", "learner", "parameter_server")
 SINGLE_ROLES = ("dispatcher", "learner", "parameter_server", "monitor")
+TRAINING_ROLES = ("dispatcher", "learner")
+"""Where one of these is placed, the run is a training run: without the others it would wait for ever."""
+
+MAX_SEED = 2**32 - 1
+"""the largest that every library takes (numpy's is the narrowest)"""
+
+COLDEST, HOTTEST = 0.01, 100.0
+"""Below, engines raise the temperature by themselves, so that their log-probs are no longer those of the setting, and
+logits overflow; above, every token is as likely as any other."""
 
 
 def value_at(config: Mapping[str, Any], key: str) -> Any:
@@ -26,9 +37,9 @@ def value_at(config: Mapping[str, Any], key: str) -> Any:
 
 
 def _numbers(config: Mapping[str, Any], *keys: str) -> list[float] | None:
-    """The values of all keys, or None where one is absent or no number (the schema check reports that)."""
+    """The values of all keys, or None where one is absent or no finite number (other checks report that)."""
     values = [value_at(config, key) for key in keys]
-    plain = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    plain = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
     return plain if len(plain) == len(values) else None
 
 
@@ -92,12 +103,63 @@ def tokens_fit_context(config: Mapping[str, Any]) -> list[Problem]:
     return [Problem("sampling.max_tokens", str(answer), allowed, "lower it, or choose a model with a longer context")]
 
 
+def samplable(config: Mapping[str, Any]) -> list[Problem]:
+    problems = []
+    for key in ("sampling.max_tokens", "sampling.max_prompt_tokens"):
+        for value in _numbers(config, key) or []:
+            if value < 1:
+                problems.append(Problem(key, shorten(value), "an integer >= 1", "count tokens: 64, for example"))
+    for value in _numbers(config, "sampling.temperature") or []:
+        if not COLDEST <= value <= HOTTEST:
+            allowed = f"a number from {COLDEST} to {HOTTEST:g}"
+            problems.append(Problem("sampling.temperature", shorten(value), allowed, "use 1.0, or a number near it"))
+    return problems
+
+
+def one_seed_for_all(config: Mapping[str, Any]) -> list[Problem]:
+    value = config.get("seed", 0)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_SEED:
+        return []
+    return [Problem("seed", shorten(value), f"an integer from 0 to {MAX_SEED}", "use seed=0, for example")]
+
+
+def enough_held_out(config: Mapping[str, Any]) -> list[Problem]:
+    """A source refuses to give more held-out tasks than it keeps, but only when it is asked: in the middle of a run."""
+    ways_out = {
+        "evaluation.num_prompts": "set evaluation=off for none",
+        "learner.probe.prompts.num": "set learner.probe=null for no probe",
+    }
+    problems = []
+    for key, way_out in ways_out.items():
+        values = _numbers(config, key, "tasks.held_out_size")
+        if values is not None and values[0] > values[1]:
+            allowed = f"at most tasks.held_out_size ({values[1]})"
+            fix = f"lower it, set tasks.held_out_size={values[0]}, or {way_out}"
+            problems.append(Problem(key, shorten(values[0]), allowed, fix))
+    return problems
+
+
+def restart_names_roles(config: Mapping[str, Any]) -> list[Problem]:
+    """A name that is no role would silently never be restarted. Built-in roles may be absent."""
+    restart = value_at(config, "launch.restart")
+    known = {*roles_of(config), *DEFAULT_ORDER}
+    return [
+        Problem("launch.restart", shorten(role), listing(known), did_you_mean(str(role), known, "name a role, or []"))
+        for role in (restart if isinstance(restart, list) else [])
+        if role not in known
+    ]
+
+
 RULES: tuple[Callable[[Mapping[str, Any]], list[Problem]], ...] = (
     whole_groups,
     publications_within_lag,
     hard_lag_above_pace,
     sync_means_no_lag,
     tokens_fit_context,
+    samplable,
+    one_seed_for_all,
+    enough_held_out,
+    restart_names_roles,
 )
 
 
@@ -107,11 +169,15 @@ def check_values(config: Mapping[str, Any]) -> list[Problem]:
 
 
 def check_counts(processes: tuple[ProcessPlan, ...], config: Mapping[str, Any]) -> list[Problem]:
-    """At least one of each role that a training run needs, exactly one where two would disagree.
+    """At least one actor, at least one of each role that a training run needs, exactly one where two would disagree.
 
-    Applies to topologies with a learner; others (a benchmark, a system of custom actors) are their author's business.
+    Topologies without a dispatcher and a learner (a benchmark, a system of custom actors) are their author's business.
     """
     counts = count_actors(processes)
+    if not counts:
+        return [
+            Problem("topology.nodes.*.actors", "no actors", "at least one", "give a node actors: {ROLE: {count: 1}}")
+        ]
     problems = [
         Problem(
             f"topology.nodes.*.actors.{role}.count", str(counts[role]), "1 in all", "lower it: this role is not sharded"
@@ -119,7 +185,7 @@ def check_counts(processes: tuple[ProcessPlan, ...], config: Mapping[str, Any]) 
         for role in SINGLE_ROLES
         if counts.get(role, 0) > 1
     ]
-    if "learner" not in counts:
+    if not counts.keys() & set(TRAINING_ROLES):
         return problems
     needed = [*NEEDED_ROLES]
     if value_at(config, "evaluation.num_prompts"):

@@ -21,6 +21,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 from headrace.launch.checks import check_counts, check_values
+from headrace.launch.numbers import check_numbers
 from headrace.launch.parent_death import die_with_parent
 from headrace.launch.preflight_result import RESULT
 from headrace.launch.problems import Problem, shorten
@@ -35,7 +36,8 @@ log = logging.getLogger("headrace.preflight")
 def check_config(config: Mapping[str, Any]) -> list[Problem]:
     """Every problem that can be found without preparing the model. Imports the classes that the configuration names."""
     processes, problems = plan_topology(config.get("topology") or {}, roles_of(config))
-    found = [*problems, *check_values(config), *check_counts(processes, config), *check_targets(config)]
+    counts = [] if problems else check_counts(processes, config)
+    found = [*problems, *check_numbers(config), *check_values(config), *counts, *check_targets(config)]
     placed = count_actors(processes)
     broken = {problem.key.partition(".")[0] for problem in found}
     for role in sorted(placed):

@@ -20,7 +20,9 @@ from headrace.launch.problems import Problem, did_you_mean, listing, shorten
 
 NODE_KEYS = ("actors", "devices")
 PLACEMENT_KEYS = ("count", "per_process", "devices", "threads", "environment")
-LARGEST_COUNT = 100_000
+LARGEST_COUNT = 10_000
+MOST_PROCESSES = 1_024
+"""of one launch: each is an interpreter with its libraries"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +57,13 @@ def roles_of(config: Mapping[str, Any]) -> set[str]:
     return {key for key, value in config.items() if isinstance(value, Mapping) and "_target_" in value}
 
 
-def plan_topology(
-    topology: Mapping[str, object], roles: set[str]
-) -> tuple[tuple[ProcessPlan, ...], tuple[Problem, ...]]:
+def plan_topology(topology: object, roles: set[str]) -> tuple[tuple[ProcessPlan, ...], tuple[Problem, ...]]:
     """Processes in the order of the topology (node by node, role by role). `roles`: root keys that have a
     `_target_`."""
     problems: list[Problem] = []
     placements: list[Placement] = []
     slots: dict[str, list[str]] = {}
-    nodes = topology.get("nodes")
+    nodes = topology.get("nodes") if isinstance(topology, Mapping) else None
     if not isinstance(nodes, Mapping) or not nodes:
         return (), (Problem("topology.nodes", shorten(nodes), "a mapping of node names", "choose a topology=…"),)
     for node, content in nodes.items():
@@ -75,7 +75,12 @@ def plan_topology(
         devices = content.get("devices") or []
         slots[str(node)] = [str(d) for d in devices] if isinstance(devices, list) else []
         problems += _device_problems(devices, f"{key}.devices")
-        for role, line in (content.get("actors") or {}).items():
+        actors = content.get("actors") or {}
+        if not isinstance(actors, Mapping):
+            given, fix = shorten(actors), "write actors: {generator: {count: 1}, …}"
+            problems.append(Problem(f"{key}.actors", given, "a mapping of roles", fix))
+            continue
+        for role, line in actors.items():
             placement, found = _placement(str(node), str(role), line, roles)
             problems += found
             if placement:
@@ -117,9 +122,13 @@ def _placement(node: str, role: str, line: object, roles: set[str]) -> tuple[Pla
         return None, [Problem(key, shorten(line), "a mapping with `count`", f"write {role}: {{count: 1}}")]
     problems = _unknown_keys(line, PLACEMENT_KEYS, key)
     problems += _count_problems(line, key)
+    variables = line.get("environment") or {}
+    if not isinstance(variables, Mapping):
+        fix = "write environment: {NAME: value}"
+        problems.append(Problem(f"{key}.environment", shorten(variables), "a mapping of variables", fix))
     if problems:
         return None, problems
-    environment = {str(k): str(v) for k, v in (line.get("environment") or {}).items()}
+    environment = {str(k): str(v) for k, v in variables.items()}
     return (
         Placement(
             node=node,
@@ -149,6 +158,10 @@ def _count_problems(line: Mapping[str, object], key: str) -> list[Problem]:
 def _processes(
     placements: list[Placement], slots: dict[str, list[str]]
 ) -> tuple[tuple[ProcessPlan, ...], list[Problem]]:
+    total = sum(-(-placement.count // placement.per_process) for placement in placements)
+    if total > MOST_PROCESSES:
+        fix = "lower the counts, or host several actors in a process with per_process"
+        return (), [Problem("topology.nodes", f"{total} processes", f"at most {MOST_PROCESSES}", fix)]
     processes: list[ProcessPlan] = []
     problems: list[Problem] = []
     next_index: dict[str, int] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ GOOD: dict[str, Any] = {
     "sampling": {"max_prompt_tokens": 64, "max_tokens": 24},
     "inference": {"context_tokens": 88},
     "evaluation": {"num_prompts": 4},
+    "tasks": {"held_out_size": 64},
 }
 
 
@@ -46,12 +48,34 @@ def test_good_values_have_no_problem() -> None:
         ({"weights__every_steps": 0}, "weights.every_steps", "max_lag_versions=0"),
         ({"staleness__hard_lag_versions": 3}, "staleness.hard_lag_versions", "null"),
         ({"sampling__max_tokens": 25}, "sampling.max_tokens", "lower it"),
+        ({"sampling__max_tokens": 0}, "sampling.max_tokens", "count tokens"),
+        ({"sampling__max_prompt_tokens": -5}, "sampling.max_prompt_tokens", "count tokens"),
+        ({"sampling__temperature": 0}, "sampling.temperature", "1.0"),
+        ({"sampling__temperature": 1e-30}, "sampling.temperature", "1.0"),
+        ({"sampling__temperature": 1e9}, "sampling.temperature", "1.0"),
+        ({"seed": -1}, "seed", "seed=0"),
+        ({"seed": 10**23}, "seed", "seed=0"),
+        ({"seed": None}, "seed", "seed=0"),
+        ({"tasks__held_out_size": 3}, "evaluation.num_prompts", "tasks.held_out_size=4"),
+        ({"learner": {"probe": {"prompts": {"num": 65}}}}, "learner.probe.prompts.num", "learner.probe=null"),
+        ({"launch": {"restart": ["grader", "gradr"]}}, "launch.restart", "'grader'"),
     ],
 )
 def test_each_rule(values: dict[str, Any], key: str, fix: str) -> None:
     problems = check_values(changed(**values))
     assert [problem.key for problem in problems] == [key]
     assert fix in str(problems[0])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("key", ["staleness.max_lag_versions", "training.group_size", "sampling.temperature"])
+def test_rules_leave_numbers_that_are_not_finite_to_their_own_check(key: str, value: float) -> None:
+    assert check_values(changed(**{key.replace(".", "__"): value})) == []
+
+
+def test_a_custom_role_may_be_restarted() -> None:
+    judge = {"_target_": "my.Judge"}
+    assert check_values(changed(judge=judge, launch={"restart": ["judge", "environment"]})) == []
 
 
 def test_sync_contradicted_is_refused_and_not_rewritten() -> None:
@@ -71,3 +95,11 @@ def test_counts_of_a_training_topology() -> None:
         "topology.nodes.*.actors.monitor.count"
     ]
     assert check_counts(plans(judge=3), GOOD) == []
+    assert check_counts(plans(generator=2), GOOD) == []
+
+
+def test_a_topology_that_would_idle_for_ever_is_refused() -> None:
+    assert [p.key for p in check_counts((), GOOD)] == ["topology.nodes.*.actors"]
+    without_learner = (ProcessPlan("dispatcher-0", "n", "dispatcher", ("dispatcher/0",)),)
+    keys = {p.key for p in check_counts(without_learner, GOOD)}
+    assert "topology.nodes.*.actors.learner.count" in keys

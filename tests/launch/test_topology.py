@@ -91,9 +91,18 @@ def test_a_process_without_devices_sees_none() -> None:
         (one_node({"generator": {"count": 1}}, [0, 0]), "topology.nodes.n.devices", "once"),
         ({"nodes": {"n": {"actor": {}}}}, "topology.nodes.n.actor", "'actors'"),
         (one_node({"generator": 2}), "topology.nodes.n.actors.generator", "{count: 1}"),
+        ({"nodes": {"n": {"actors": "foo"}}}, "topology.nodes.n.actors", "{generator: {count: 1}, …}"),
+        ({"nodes": {"n": {"actors": [1]}}}, "topology.nodes.n.actors", "{generator: {count: 1}, …}"),
+        ({"nodes": {"n": [1]}}, "topology.nodes.n", "give it actors"),
+        ({"nodes": {"n": {"devices": "01"}}}, "topology.nodes.n.devices", "[0, 1, …]"),
+        ("foo", "topology.nodes", "choose a topology"),
+        (one_node({"generator": {"environment": "A=1"}}), "topology.nodes.n.actors.generator.environment", "NAME"),
+        (one_node({"generator": {"environment": [1]}}), "topology.nodes.n.actors.generator.environment", "NAME"),
+        (one_node({"generator": {"count": 5000}}), "topology.nodes", "per_process"),
+        (one_node({"generator": {"count": float("nan")}}), "topology.nodes.n.actors.generator.count", "an integer"),
     ],
 )
-def test_impossible_topologies(topology: dict[str, Any], key: str, fix: str) -> None:
+def test_impossible_topologies(topology: Any, key: str, fix: str) -> None:
     processes, problems = plan_topology(topology, ROLES)
     assert processes == ()
     assert [problem.key for problem in problems] == [key]
