@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from headrace.launch.compose import compose_config, sweep
 from headrace.launch.console import Console
 from headrace.launch.job import EXIT_BAD_CONFIG, EXIT_CODES
 from headrace.launch.problems import ConfigError
-from headrace.launch.run import run_job
 from headrace.launch.run_folder import find_run
 
 RUNS = Path("runs")
@@ -43,9 +42,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"headrace: {error}", file=sys.stderr)
         return EXIT_BAD_CONFIG
-    except (FileNotFoundError, ValueError) as error:
+    except BrokenPipeError:  # who read the output has enough of it
+        sys.stdout = None  # or the interpreter complains about it at its end
+        return EXIT_CODES["failed"]
+    except OSError as error:
+        print(f"headrace: {_in_words(error)}", file=sys.stderr)
+        return EXIT_CODES["failed"]
+    except ValueError as error:
         print(f"headrace: {error}", file=sys.stderr)
         return EXIT_CODES["failed"]
+
+
+def _in_words(error: OSError) -> str:
+    """What the system said, with the file; an error of our own says everything itself."""
+    if error.strerror is None or error.filename is None:
+        return str(error)
+    advice = "; make room there, or set run.root to a folder with more" if error.errno == errno.ENOSPC else ""
+    return f"{error.strerror}: {error.filename}{advice}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -77,6 +90,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _launch(options: argparse.Namespace) -> int:
+    from headrace.launch.compose import compose_config, sweep  # Hydra stays out of the other commands
+    from headrace.launch.run import run_job
+
     jobs = sweep(options.overrides) if options.multirun else [tuple(options.overrides)]
     composed = [compose_config(job, config_dirs=options.config_dir, config_name=options.config_name) for job in jobs]
     if options.cfg:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+TRACKER_GRACE_S = 1.0
+
 
 def processes_of_sessions(sessions: Iterable[int]) -> list[int]:
     """Process ids (zombies left out) whose session id is one of these."""
@@ -34,17 +36,38 @@ def processes_of_sessions(sessions: Iterable[int]) -> list[int]:
 def signal_sessions(sessions: Iterable[int], number: signal.Signals) -> int:
     """Send a signal to every process of these sessions; returns how many there were."""
     processes = processes_of_sessions(sessions)
-    for pid in processes:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
+    _signal(processes, number)
     return len(processes)
 
 
 def kill_sessions(sessions: Iterable[int], timeout_s: float = 3.0) -> list[int]:
     """SIGKILL until nothing is left (a process may have forked meanwhile). Returns what outlived the time: nothing,
-    unless a process hangs in the kernel."""
+    unless a process hangs in the kernel.
+
+    The resource trackers of multiprocessing get `TRACKER_GRACE_S` to end by themselves: once nobody is left whom they
+    track for, they remove the semaphores and segments that the killed left behind, whose names nobody else knows.
+    """
     sessions = list(sessions)
-    deadline = time.monotonic() + timeout_s
-    while signal_sessions(sessions, signal.SIGKILL) and time.monotonic() < deadline:
+    began_s = time.monotonic()
+    while processes := processes_of_sessions(sessions):
+        waited_s = time.monotonic() - began_s
+        if waited_s >= timeout_s:
+            break
+        spared = [pid for pid in processes if waited_s < TRACKER_GRACE_S and is_resource_tracker(pid)]
+        _signal([pid for pid in processes if pid not in spared], signal.SIGKILL)
         time.sleep(0.02)
     return processes_of_sessions(sessions)
+
+
+def is_resource_tracker(pid: int) -> bool:
+    """Whether a process is the helper of multiprocessing that unlinks what others leave behind."""
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+
+
+def _signal(processes: Iterable[int], number: signal.Signals) -> None:
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)

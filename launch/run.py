@@ -23,12 +23,12 @@ from headrace.launch.child import Child
 from headrace.launch.compose import Composed
 from headrace.launch.console import Console
 from headrace.launch.environ import launcher_environment
-from headrace.launch.job import Job, Launcher, Outcome
+from headrace.launch.job import EXIT_CODES, Job, Launcher, Outcome
 from headrace.launch.logs import LogTail, last_lines
 from headrace.launch.preflight_result import RESULT
 from headrace.launch.problems import ConfigError, Problem
 from headrace.launch.provenance import provenance
-from headrace.launch.run_folder import create_run_folder, point_latest, write_config, write_json
+from headrace.launch.run_folder import RUN_NAME, create_run_folder, is_run_name, point_latest, write_config, write_json
 from headrace.launch.shared_memory import remove_leftovers, run_id
 from headrace.launch.topology import plan_topology, roles_of
 
@@ -39,11 +39,17 @@ def prepare_folder(composed: Composed, now: datetime) -> tuple[Path, dict[str, A
     """Make the run folder and resolve the configuration against it. Raises ConfigError; then no folder is left."""
     draft = composed.resolve(dir="?", id="?")
     run = draft.get("run") or {}
-    root, name = Path(str(run.get("root", "runs"))), str(run.get("name") or "run")
+    root, name = run.get("root", "runs"), run.get("name", "run")
+    if not isinstance(root, str) or not root:
+        raise ConfigError([Problem("run.root", repr(root), "the path of a folder", "for example run.root=runs")])
+    if not isinstance(name, str) or not is_run_name(name):
+        fix = "choose another; it becomes part of a folder's name"
+        raise ConfigError([Problem("run.name", repr(name), RUN_NAME, fix)])
     try:
-        folder = create_run_folder(root, name, now)
-    except ValueError as error:
-        raise ConfigError([Problem("run.name", repr(name), "letters, digits, '.', '_' and '-'", str(error))]) from error
+        folder = create_run_folder(Path(root), name, now)
+    except OSError as error:
+        fix = f"the run's folder cannot be made there: {error.strerror or error}"
+        raise ConfigError([Problem("run.root", repr(root), "a folder that this user may write", fix)]) from error
     config = composed.resolve(dir=str(folder), id=run_id())
     write_config(folder, config)
     return folder, config
@@ -54,13 +60,13 @@ async def run_job(composed: Composed, console: Console, argv: Sequence[str]) -> 
     for name in remove_leftovers():
         console.say(f"removed {name}: left in shared memory by a run that was killed")
     folder, config = prepare_folder(composed, datetime.now())
-    console.say(f"run folder {folder}")
     try:
         launcher = make_launcher(config)
         found = await preflight(folder, console)
     except BaseException:
         shutil.rmtree(folder)
         raise
+    console.say(f"run folder {folder}")
     root = folder.parent.parent
     point_latest(root, folder)
     facts = provenance(
@@ -103,7 +109,8 @@ def make_launcher(config: dict[str, Any]) -> Launcher:
 
 
 async def preflight(folder: Path, console: Console) -> dict[str, Any]:
-    """Check the configuration and prepare the model in a child process. Raises ConfigError, or KeyboardInterrupt."""
+    """Check the configuration and prepare the model in a child process. Raises ConfigError; KeyboardInterrupt or, for
+    SIGTERM, SystemExit where it is stopped."""
     log = folder / "logs" / "preflight.log"
     tail = LogTail("preflight", log, console.line)
     child = Child(
@@ -113,11 +120,11 @@ async def preflight(folder: Path, console: Console) -> dict[str, Any]:
     )
     console.say("preflight: checking the configuration and preparing the model")
     loop = asyncio.get_running_loop()
-    interrupted = asyncio.Event()
+    stopped_by: list[signal.Signals] = []
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupted.set)
+        loop.add_signal_handler(number, stopped_by.append, number)
     try:
-        while not child.ended.done() and not interrupted.is_set():
+        while not child.ended.done() and not stopped_by:
             await asyncio.wait([child.ended], timeout=POLL_S)
             tail.poll()
     finally:
@@ -125,8 +132,8 @@ async def preflight(folder: Path, console: Console) -> dict[str, Any]:
             loop.remove_signal_handler(number)
         child.kill()
         tail.drain()
-    if interrupted.is_set():
-        raise KeyboardInterrupt
+    if stopped_by:
+        raise KeyboardInterrupt if stopped_by[0] is signal.SIGINT else SystemExit(EXIT_CODES["terminated"])
     result = folder / RESULT
     if child.ended.result() != 0 or not result.is_file():
         text = f"the preflight process ended with code {child.ended.result()}; its last lines:\n{last_lines(log)}"

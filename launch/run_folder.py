@@ -16,13 +16,18 @@ from pathlib import Path
 import yaml
 
 LATEST = "latest"
+RUN_NAME = "at most 100 letters, digits, '.', '_' and '-'"
+
+
+def is_run_name(name: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name) is not None
 
 
 def create_run_folder(root: Path, name: str, now: datetime) -> Path:
     """`root/<date>/<time>-<name>`, or with -2, -3, … where that exists: mkdir is the arbiter, so that launches in the
     same second get folders of their own. Returns an absolute path."""
-    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
-        raise ValueError(f"run.name must be letters, digits, '.', '_' or '-', got {name!r}")
+    if not is_run_name(name):
+        raise ValueError(f"run.name must be {RUN_NAME}, got {name!r}")
     day = root.absolute() / now.strftime("%Y-%m-%d")
     day.mkdir(parents=True, exist_ok=True)
     stem = f"{now.strftime('%H%M%S')}-{name}"
@@ -63,9 +68,13 @@ def write_config(folder: Path, config: Mapping[str, object]) -> None:
 
 
 def read_config(folder: Path) -> dict[str, object]:
-    loaded = yaml.safe_load((folder / "config.yaml").read_text())
+    path = folder / "config.yaml"
+    try:
+        loaded = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
     if not isinstance(loaded, dict):
-        raise ValueError(f"{folder / 'config.yaml'} does not hold a mapping")
+        raise ValueError(f"{path} is damaged: it does not hold a mapping")
     return loaded
 
 
@@ -75,5 +84,10 @@ def write_json(path: Path, value: object) -> None:
 
 def write_atomically(path: Path, text: str) -> None:
     staged = path.with_name(f".{path.name}-{os.getpid()}")
-    staged.write_text(text)
-    staged.replace(path)
+    try:
+        staged.write_text(text)
+        staged.replace(path)
+    except OSError as error:
+        staged.unlink(missing_ok=True)
+        error.filename = str(path)  # a full disk does not say which file it had no room for
+        raise

@@ -207,7 +207,8 @@ class Supervisor:
                 await self._until_ended([child], min(deadline_s, time.monotonic() + self._settings.stop_stagger_s))
         await self._until_ended(list(self._children.values()), deadline_s)
         if self._children:
-            self._console.say(f"killing {', '.join(sorted(self._children))}: still there at the deadline")
+            why = "asked to stop at once" if self._hurry.is_set() else "still there at the deadline"
+            self._console.say(f"killing {', '.join(sorted(self._children))}: {why}")
 
     async def _until_ended(self, children: list[Child], deadline_s: float) -> None:
         hurry = asyncio.ensure_future(self._hurry.wait())

@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from headrace.launch.run_folder import read_config
+
 
 @dataclass(frozen=True, slots=True)
 class MetricsRecord:
@@ -61,11 +63,8 @@ class RunFiles:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        import yaml
-
-        path = self.folder / "config.yaml"
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        return loaded if isinstance(loaded, dict) else {}
+        """Raises ValueError, naming the file, where it is damaged: without it a run cannot be told."""
+        return read_config(self.folder) if (self.folder / "config.yaml").is_file() else {}
 
     @cached_property
     def activity(self) -> dict[str, Any]:

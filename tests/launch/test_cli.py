@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,41 @@ def test_what_cannot_work_is_exit_code_2(arguments: list[str], says: str, capsys
     assert main(arguments) == 2
     assert says in capsys.readouterr().err
     assert not list(Path().rglob("*"))
+
+
+@pytest.mark.parametrize("value", ["null", "[1]", "''", "file/below", "/proc/none"])
+def test_a_root_that_cannot_hold_runs_is_exit_code_2(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").write_text("")
+    assert main(["launch", "experiment=smoke", f"run.root={value}"]) == 2
+    assert "run.root: got" in capsys.readouterr().err
+    assert [path.name for path in Path().rglob("*")] == ["file"]
+
+
+@pytest.mark.parametrize("name", ["null", "a" * 300, "a/b"])
+def test_a_name_that_is_no_folder_name_is_exit_code_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "experiment=smoke", f"run.name={name}"]) == 2
+    assert "run.name: got" in capsys.readouterr().err
+    assert not list(Path().rglob("*"))
+
+
+def test_a_damaged_run_folder_is_named(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text in (b"a: [", b"\xff\xfe", b"7"):
+        (elsewhere / "config.yaml").write_bytes(text)
+        assert main(["report", str(elsewhere)]) == 1
+        assert f"{elsewhere / 'config.yaml'} is damaged" in capsys.readouterr().err
+
+
+def test_an_error_of_the_system_is_one_line_with_the_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*arguments: object) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device", "runs/report.json")
+
+    monkeypatch.setattr("headrace.launch.cli.find_run", full)
+    assert main(["report"]) == 1
+    assert capsys.readouterr().err == (
+        "headrace: No space left on device: runs/report.json; make room there, or set run.root to a folder with more\n"
+    )
 
 
 def test_no_run_to_report(capsys: pytest.CaptureFixture[str]) -> None:

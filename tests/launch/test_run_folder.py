@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from headrace.launch.run_folder import create_run_folder, find_run, point_latest, read_config, write_config
+from headrace.launch.run_folder import create_run_folder, find_run, point_latest, read_config, write_config, write_json
 
 NOW = datetime(2025, 6, 1, 12, 30, 5)
 
@@ -40,3 +41,16 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
 def test_names_cannot_leave_the_root(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"run\.name"):
         create_run_folder(tmp_path, "../x", NOW)
+
+
+def test_a_write_that_fails_leaves_no_staged_file_and_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, text: str) -> int:
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match=r"No space left.*outcome\.json"):
+        write_json(tmp_path / "outcome.json", {})
+    assert list(tmp_path.iterdir()) == []
