@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from headrace.launch.models.linking import link_folder
+from headrace.launch.models.soundness import check_model_folder
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
@@ -43,6 +44,7 @@ class ExistingModel:
                 f"model.path {self._path!r} lacks {' and '.join(missing)}; it must be a folder that transformers' "
                 "save_pretrained wrote, with its tokenizer"
             )
+        check_model_folder(folder)
         return link_folder(folder, target_dir)
 
     def _from_hub(self) -> Path:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.launch.models.linking import link_folder
+from headrace.launch.models.soundness import check_model_folder
 
 
 class GgufPackage:
@@ -37,7 +38,12 @@ class GgufPackage:
 
     def prepare(self, target_dir: Path, seed: int) -> Path:
         """See ModelSource."""
-        return link_folder(self._converted(self.find()), target_dir)
+        folder = self._converted(self.find())
+        try:
+            check_model_folder(folder)  # it may have been made long ago
+        except ValueError as error:
+            raise ValueError(f"{error}; remove {folder}, and it is made anew") from error
+        return link_folder(folder, target_dir)
 
     def _converted(self, source: Path) -> Path:
         """The folder in the cache; converts where it is not there yet."""

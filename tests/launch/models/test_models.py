@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import shutil
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from headrace.launch.models import ExistingModel, GgufPackage, ScratchLlama
 from headrace.launch.models.characters import PRINTABLE_ASCII, character_tokenizer
 from headrace.launch.models.linking import link_folder
+from headrace.launch.models.soundness import context_positions
 
 TINY = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "head_dim": 8, "intermediate_size": 32}
 
@@ -112,6 +115,61 @@ def test_a_missing_path_names_the_key(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match=r"model\.path .*lacks weights"):
         ExistingModel(path=str(tmp_path)).prepare(tmp_path, 0)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    return ScratchLlama(**TINY).prepare(tmp_path_factory.mktemp("sound") / "m", 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "says"),
+    [
+        ("model.safetensors", lambda data: data[:500], "header"),
+        ("model.safetensors", lambda data: data[:-1], "header says"),
+        ("model.safetensors", lambda data: data + b"x", "header says"),
+        ("model.safetensors", lambda data: b"", "0 bytes"),
+        ("model.safetensors", lambda data: b"\x10" + bytes(200), "header"),
+        ("tokenizer.json", lambda data: b"{", "no JSON"),
+        ("tokenizer.json", lambda data: b"{}", "tokenizer"),
+        ("tokenizer_config.json", lambda data: b"[]", "JSON object"),
+        ("config.json", lambda data: data[:20], "no JSON"),
+        ("config.json", lambda data: b'{"model_type": "no such model"}', "config.json"),
+        ("config.json", lambda data: b"\xff\xfe", "no JSON"),
+    ],
+)
+def test_a_damaged_folder_is_refused_by_the_name_of_the_file(tmp_path, sound, name, damage, says):
+    folder = tmp_path / "m"
+    shutil.copytree(sound, folder)
+    (folder / name).write_bytes(damage((folder / name).read_bytes()))
+    with pytest.raises(ValueError, match=says) as caught:
+        ExistingModel(path=str(folder)).prepare(tmp_path / "run", 0)
+    assert str(folder) in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_shard_that_is_missing_is_named(tmp_path, sound):
+    folder = tmp_path / "m"
+    shutil.copytree(sound, folder)
+    weights = {"a": "model.safetensors", "b": "model-00002.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
+    with pytest.raises(ValueError, match=r"model-00002\.safetensors is missing"):
+        ExistingModel(path=str(folder)).prepare(tmp_path / "run", 0)
+
+
+@pytest.mark.parametrize(
+    ("config", "positions"),
+    [
+        ({"max_position_embeddings": 512}, 512),
+        ({"max_position_embeddings": 512, "rope_parameters": {"rope_type": "default"}}, 512),
+        ({"max_position_embeddings": 512, "rope_scaling": {"type": "yarn", "factor": 4}}, None),
+        ({"text_config": {"max_position_embeddings": 64}}, 64),
+        ({}, None),
+    ],
+)
+def test_positions_of_a_model(tmp_path, config, positions):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert context_positions(tmp_path) == positions
 
 
 def test_a_package_that_is_absent_names_the_fix(tmp_path):
