@@ -27,6 +27,7 @@ from headrace.launch.preflight_result import RESULT
 from headrace.launch.problems import Problem, shorten
 from headrace.launch.run_folder import read_config, write_json
 from headrace.launch.schema import check_targets, find_target
+from headrace.launch.surroundings import check_devices, check_folders, check_models
 from headrace.launch.topology import count_actors, plan_topology, roles_of
 from headrace.transport import Actor
 
@@ -38,6 +39,7 @@ def check_config(config: Mapping[str, Any]) -> list[Problem]:
     processes, problems = plan_topology(config.get("topology") or {}, roles_of(config))
     counts = [] if problems else check_counts(processes, config)
     found = [*problems, *check_numbers(config), *check_values(config), *counts, *check_targets(config)]
+    found += [*check_folders(config), *check_devices(config, processes)]
     placed = count_actors(processes)
     broken = {problem.key.partition(".")[0] for problem in found}
     for role in sorted(placed):
@@ -109,7 +111,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     config = read_config(folder)
     problems = check_config(config)
-    problems = problems or prepare_model(config, folder)
+    problems = problems or prepare_model(config, folder) or check_models(config, folder / "model")
     fingerprint = None if problems else data_fingerprint(config)
     write_json(folder / RESULT, {"problems": [p.to_json() for p in problems], "data_hash": fingerprint})
 

@@ -1,0 +1,86 @@
+"""What a configuration needs of the machine that it runs on: folders that can be written, models that are there, an
+accelerator. Looks at the disk and, where a GPU is asked for, at torch; so it runs in the preflight.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.launch.checks import value_at
+from headrace.launch.models.soundness import context_positions
+from headrace.launch.numbers import leaves
+from headrace.launch.problems import Problem, shorten
+from headrace.launch.topology import ProcessPlan
+
+WRITTEN_FOLDERS = ("grader.trajectories_dir", "learner.checkpoints_dir", "monitor.run_dir", "model.cache_dir")
+WRITTEN_FILES = ("dispatcher.ledger_path",)
+LOCAL_LAUNCHER = "headrace.launch.local.LocalLauncher"
+
+
+def check_folders(config: Mapping[str, Any]) -> list[Problem]:
+    """Each place that an actor writes to, tried out: permissions alone do not tell (a read-only or special file
+    system, a file in the way)."""
+    places = [(key, Path(value)) for key in WRITTEN_FOLDERS if (value := _text(config, key))]
+    places += [(key, Path(value).parent) for key in WRITTEN_FILES if (value := _text(config, key))]
+    problems = []
+    for key, folder in places:
+        try:
+            _try_to_write(folder.expanduser())
+        except OSError as error:
+            fix = f"it cannot be made or written: {error.strerror or error}"
+            problems.append(Problem(key, repr(_text(config, key)), "a place that this user may write", fix))
+    return problems
+
+
+def _try_to_write(folder: Path) -> None:
+    """Leaves nothing behind: the folder itself is its actor's to make."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    Path(tempfile.mkdtemp(prefix=".headrace-", dir=folder)).rmdir()
+
+
+def check_models(config: Mapping[str, Any], folder: Path) -> list[Problem]:
+    """After the model was prepared in `folder`: every path of a model leads to one, and its context is long enough."""
+    problems = []
+    for key, value in leaves(config):
+        if key.rpartition(".")[2] == "model_path" and _is_missing(value):
+            fix = "correct the path, or leave it as it was: the run's own model"
+            problems.append(Problem(key, shorten(value), "a model folder (with config.json)", fix))
+    context = value_at(config, "inference.context_tokens")
+    positions = context_positions(folder) if (folder / "config.json").is_file() else None
+    if positions is not None and isinstance(context, int) and context > positions:
+        allowed = f"at most the model's {positions} positions"
+        problems.append(Problem("inference.context_tokens", str(context), allowed, "lower it, or take another model"))
+    return problems
+
+
+def _is_missing(path: object) -> bool:
+    """What is no path with certainty may be a name on a hub."""
+    is_path = isinstance(path, str) and path.startswith(("/", "~", "."))
+    return is_path and not (Path(str(path)).expanduser() / "config.json").is_file()
+
+
+def check_devices(config: Mapping[str, Any], processes: tuple[ProcessPlan, ...]) -> list[Problem]:
+    """A learner on a GPU: its process is given one (it sees no other), and torch finds one."""
+    device = _text(config, "learner.device")
+    learner = next((process for process in processes if process.role == "learner"), None)
+    if learner is None or not device.startswith("cuda"):
+        return []
+    if value_at(config, "launch._target_") == LOCAL_LAUNCHER and not learner.devices:
+        allowed = "cpu, as topology gives the learner's process no device"
+        fix = f"use learner.device=cpu, or topology.nodes.{learner.node}.actors.learner.devices=1"
+        return [Problem("learner.device", repr(device), allowed, f"{fix} and list the node's devices")]
+    import torch
+
+    if not torch.cuda.is_available():
+        fix = "use learner.device=cpu, or install a torch build for the GPU that there is"
+        return [Problem("learner.device", repr(device), "cpu, as torch finds no GPU on this machine", fix)]
+    return []
+
+
+def _text(config: Mapping[str, Any], key: str) -> str:
+    value = value_at(config, key)
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,64 @@
+"""What a configuration needs of the machine: each lack is named by its key, and looking leaves no trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.launch.surroundings import check_devices, check_folders, check_models
+from headrace.launch.topology import ProcessPlan
+
+
+def nested(key: str, value: object) -> dict[str, Any]:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    assert isinstance(value, dict)
+    return value
+
+
+WRITTEN = ["grader.trajectories_dir", "learner.checkpoints_dir", "monitor.run_dir", "dispatcher.ledger_path"]
+
+
+@pytest.mark.parametrize("key", WRITTEN)
+def test_a_place_that_cannot_be_written(tmp_path: Path, key: str) -> None:
+    (tmp_path / "file").write_text("")
+    assert check_folders(nested(key, str(tmp_path / "a" / "b" / "c"))) == []
+    for bad in (tmp_path / "file" / "a" / "b", Path("/proc/a/b")):
+        problems = check_folders(nested(key, str(bad)))
+        assert [p.key for p in problems] == [key]
+        assert str(bad) in problems[0].given
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("key", ["learner.model_path", "environment.model_path", "generator.engine.model_path"])
+def test_a_path_of_a_model_that_is_not_there(tmp_path: Path, key: str) -> None:
+    assert [p.key for p in check_models(nested(key, str(tmp_path)), tmp_path)] == [key]
+    (tmp_path / "config.json").write_text("{}")
+    assert check_models(nested(key, str(tmp_path)), tmp_path) == []
+    assert check_models(nested(key, "owner/model"), tmp_path) == []
+
+
+def test_a_context_longer_than_the_models(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 4}))
+    assert check_models(nested("inference.context_tokens", 4), tmp_path) == []
+    problems = check_models(nested("inference.context_tokens", 5), tmp_path)
+    assert [p.key for p in problems] == ["inference.context_tokens"]
+    assert "4 positions" in problems[0].allowed
+
+
+def test_a_learner_on_a_device_that_it_does_not_get(monkeypatch: pytest.MonkeyPatch) -> None:
+    local = {"learner": {"device": "cuda"}, "launch": {"_target_": "headrace.launch.local.LocalLauncher"}}
+    plan = ProcessPlan("learner-0", "n", "learner", ("learner/0",))
+    with_device = ProcessPlan("learner-0", "n", "learner", ("learner/0",), devices=("0",))
+    problems = check_devices(local, (plan,))
+    assert [p.key for p in problems] == ["learner.device"]
+    assert "topology.nodes.n.actors.learner.devices=1" in problems[0].fix
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert ["finds no GPU" in p.allowed for p in check_devices(local, (with_device,))] == [True]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert check_devices(local, (with_device,)) == []
+    assert check_devices({"learner": {"device": "cpu"}}, (plan,)) == []
+    assert check_devices(local, ()) == []
