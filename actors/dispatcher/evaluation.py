@@ -82,6 +82,7 @@ class Evaluation:
         self.num_off_version = 0
         """sessions with a token that another version sampled: 0 where the role really holds its version"""
         self._num_prompts = len(tasks)
+        self.num_missing = 0
         self._attempts: dict[str, SessionSpec] = {}
         self._waiting: deque[str] = deque()
         self._running: dict[str, str] = {}
@@ -89,12 +90,12 @@ class Evaluation:
         self._samples: list[list[float]] = [[] for _ in tasks]
         self._greedy: list[list[float]] = [[] for _ in tasks]
         self._prompt_of: dict[str, int] = {}
-        self._num_missing = 0
         for prompt, task in enumerate(tasks):
             for spec in self._specs(prompt, task, max_tokens, seed):
                 self._attempts[spec.session_id] = spec
                 self._prompt_of[spec.session_id] = prompt
                 self._waiting.append(spec.session_id)
+        self.num_sessions = len(self._attempts)
 
     def _specs(self, prompt: int, task: Task, max_tokens: int, seed: int) -> list[SessionSpec]:
         group_id = f"e{self.version:06d}-{prompt:04d}"
@@ -167,7 +168,7 @@ class Evaluation:
         sampled = trajectory.versions[trajectory.loss_mask]
         self.num_off_version += bool((sampled != self.version).any())
         if trajectory.reward is None:
-            self._num_missing += 1
+            self.num_missing += 1
             return
         rewards = self._greedy if spec.member == self.settings.samples else self._samples
         rewards[self._prompt_of[spec.session_id]].append(trajectory.reward)
@@ -183,7 +184,7 @@ class Evaluation:
             self._waiting.append(session_id)
             return
         self._end(session_id)
-        self._num_missing += 1
+        self.num_missing += 1
 
     def attempt_of(self, session_id: str) -> int | None:
         spec = self._attempts.get(session_id)
@@ -194,7 +195,7 @@ class Evaluation:
         ids = list(self._attempts)
         for session_id in ids:
             self._end(session_id)
-        self._num_missing += len(ids)
+        self.num_missing += len(ids)
         return ids
 
     def _end(self, session_id: str) -> SessionSpec | None:
@@ -207,14 +208,15 @@ class Evaluation:
 
     def values(self) -> dict[str, float]:
         """The results as metric values: `reward`, `greedy` and `pass_at_<k>`, each with `_n` and `_stderr`; `step`,
-        `missing`, `off_version`, `prompts`. A figure without any value is absent."""
+        `prompts`, `sessions`, `missing` of them, `off_version`. A figure without any value is absent."""
         estimates = {"reward": clustered_mean(self._samples), "greedy": clustered_mean(self._greedy)}
         for k in self.settings.pass_ks:
             estimates[f"pass_at_{k}"] = mean_pass_at_k(self._samples, k, self.settings.pass_reward)
         values = {
             "step": float(self.step),
             "prompts": float(self._num_prompts),
-            "missing": float(self._num_missing),
+            "sessions": float(self.num_sessions),
+            "missing": float(self.num_missing),
             "off_version": float(self.num_off_version),
         }
         for name, estimate in estimates.items():

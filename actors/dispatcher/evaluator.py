@@ -171,11 +171,26 @@ class Evaluator:
 
     async def _publish(self, evaluation: Evaluation, wall_s: float) -> None:
         values = evaluation.values() | {"wall_s": wall_s}
-        shown = ", ".join(f"{name} {values[name]:.3f}" for name in ("reward", "greedy") if name in values)
-        logger.info(
-            "evaluation of version %d (step %d): %s in %.1f s", evaluation.version, evaluation.step, shown, wall_s
+        logger.log(
+            logging.WARNING if evaluation.num_missing else logging.INFO,
+            "evaluation of version %d (step %d) in %.1f s: %s",
+            evaluation.version,
+            evaluation.step,
+            wall_s,
+            in_words(values),
         )
         try:
             await self._context.tell("monitor", Metrics("eval", "version", float(evaluation.version), values))
         except TransportError as error:
             logger.error("the monitor did not get the evaluation of version %d: %s", evaluation.version, error)
+
+
+def in_words(values: dict[str, float]) -> str:
+    """The figures of an evaluation for the log; what is missing is said, since the means leave it out."""
+    sessions, missing = values["sessions"], values["missing"]
+    figures = ", ".join(f"{name} {values[name]:.3f}" for name in ("reward", "greedy") if name in values)
+    if not figures:
+        return f"NO RESULT: none of its {sessions:.0f} sessions has a reward (see the graders' log)"
+    if not missing:
+        return figures
+    return f"{figures}; {missing:.0f} of {sessions:.0f} sessions are MISSING and not in these figures"

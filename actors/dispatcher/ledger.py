@@ -37,6 +37,8 @@ class DropReason(StrEnum):
     FAILED = "failed"
     TIMED_OUT = "timed_out"
     ZERO_VARIANCE = "zero_variance"
+    UNGRADED = "ungraded"
+    """the grader could give no reward; or its group was too small without it"""
     FILTERED = "filtered"
     QUARANTINED = "quarantined"
     ROLLED_BACK = "rolled_back"

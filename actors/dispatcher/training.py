@@ -121,10 +121,14 @@ class TrainingSessions:
         record.take_grade(trajectory)
         if record.state is SessionState.RUNNING:
             self.ledger.move(session_id, SessionState.GRADING)
-        problem = trajectory.problem() or _reward_problem(trajectory.reward)
+        self.counters["graded"] += 1
+        has_reward = trajectory.reward is not None and math.isfinite(trajectory.reward)
+        self.counters["graded_without_reward"] += not has_reward
+        problem = trajectory.problem()
         if problem is not None:
             self.counters[f"filtered_{problem}"] += 1
-            self._lose(record, DropReason.FILTERED)
+        if problem is not None or not has_reward:
+            self._lose(record, DropReason.FILTERED if problem is not None else DropReason.UNGRADED)
             return
         group = self.groups.grade(trajectory)
         if group is not None:
@@ -321,9 +325,3 @@ class TrainingSessions:
         for version, count in (record.version_tokens or {}).items():
             lag = step - self.versions.step_of(version)
             record.token_lags[lag] = record.token_lags.get(lag, 0) + count
-
-
-def _reward_problem(reward: float | None) -> str | None:
-    if reward is None:
-        return "no_reward"
-    return None if math.isfinite(reward) else "reward_not_finite"

@@ -4,23 +4,24 @@
 
 It owns a session from its `Accepted` until the dispatcher's. The queue holds `concurrency` sessions; when it is full
 the handler waits, so the mailbox fills and the environments' asks wait; a finished delivery unblocks it. Cheap gradings
-run here; what may hang runs in killable processes (worker_pool.py). A grading that fails gives "no reward", never 0.
+run here; what may hang runs in killable processes (worker_pool.py). A grading that fails gives "no reward", never 0,
+and is told in the log (failures.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 import traceback
 from collections import Counter, OrderedDict
 from pathlib import Path
 
 from headrace.actors.grader.composite import quick_grade
+from headrace.actors.grader.failures import FailureLog
 from headrace.actors.grader.grading import Grade, Grading, WarmGrading
 from headrace.actors.grader.trajectory_shard import TrajectoryShard, shard_path, to_line
-from headrace.actors.grader.worker_pool import DEFAULT_MEMORY_BYTES, WorkerFailed, WorkerPool
+from headrace.actors.grader.worker_pool import DEFAULT_MEMORY_BYTES, PoolClosed, WorkerFailed, WorkerPool
 from headrace.actors.messages import Accepted, GradeSession, Metrics, SessionFailed, SessionGraded
 from headrace.actors.session import Trajectory
 from headrace.transport import (
@@ -94,11 +95,13 @@ class Grader(Actor):
         self._flush_every_s = flush_every_s
         self._seen: OrderedDict[tuple[str, int], None] = OrderedDict()
         self.counts: Counter[str] = Counter()
-        """graded, missing, killed, raised, delivered, undelivered, duplicates"""
+        """graded, missing, killed, raised, delivered, undelivered, abandoned, duplicates"""
+        self._failures = FailureLog()
 
     async def on_start(self, context: Context) -> None:
         self._queue: asyncio.Queue[Trajectory] = asyncio.Queue(maxsize=self._concurrency)
         self._num_in_hand = 0
+        self._stopping = False
         self._shard = TrajectoryShard(shard_path(self._trajectories_dir, context.name))
         self._pool: WorkerPool | None = None
         if self._grading.isolation == "process":
@@ -120,10 +123,12 @@ class Grader(Actor):
         while self._num_in_hand and self.context.clock.time() < deadline:
             await self.context.clock.sleep(0.02)
         if self._num_in_hand:
-            log.warning("stopping with %d sessions in hand", self._num_in_hand)
-        self._shard.close()
+            log.warning("stopping with %d sessions in hand; nobody waits for their rewards", self._num_in_hand)
+        self._stopping = True
         if self._pool is not None:
             await self._pool.close()
+        self._failures.tick(self.context.clock.time(), last=True)
+        self._shard.close()
 
     @handles(GradeSession)
     async def grade_session(self, message: GradeSession) -> Accepted:
@@ -151,12 +156,16 @@ class Grader(Actor):
     async def _finish(self, trajectory: Trajectory) -> None:
         clock = self.context.clock
         began_s = clock.time()
-        grade = _checked(await self._grade(trajectory))
+        grade = await self._grade(trajectory)
+        if self._stopping:  # past the drain: the shard is closed or about to be, and nobody waits for it
+            self.counts["abandoned"] += 1
+            return
         graded = trajectory.graded(grade.reward, grade.components, grade.notes, grade=clock.time() - began_s)
         self.counts["graded"] += 1
         self.counts["missing"] += grade.reward is None
         self.counts["killed"] += grade.notes.get("grading") in ("timed_out", "died")
         self.counts["raised"] += grade.notes.get("grading") == "raised"
+        self._failures.take(trajectory.spec.session_id, grade, now_s=clock.time())
         self._shard.append(to_line(graded, actor_name=self.context.name, graded_at_s=time.time()))
         await self._deliver(graded)
 
@@ -169,11 +178,11 @@ class Grader(Actor):
                     assert self._pool is not None, "isolation 'process' has a pool"
                     grade = await self._pool.grade(trajectory)
             return grade
+        except PoolClosed as error:
+            return Grade(None, notes={"grading": "abandoned", "grading_detail": str(error)})
         except WorkerFailed as error:
-            log.error("session %s could not be graded: %s", trajectory.spec.session_id, error)
             return Grade(None, notes={"grading": "worker_failed", "grading_detail": str(error)})
         except Exception:  # an author's bug must not take the actor down: no reward, with the traceback in the record
-            log.exception("grading of session %s raised", trajectory.spec.session_id)
             return Grade(None, notes={"grading": "raised", "grading_detail": traceback.format_exc()[-4000:]})
 
     async def _deliver(self, graded: Trajectory) -> None:
@@ -206,7 +215,12 @@ class Grader(Actor):
 
     def _undelivered(self, graded: Trajectory, error: TransportError) -> None:
         self.counts["undelivered"] += 1
-        log.error("session %s was graded but not handed over: %s", graded.spec.session_id, error)
+        log.log(
+            logging.ERROR if self.counts["undelivered"] == 1 else logging.DEBUG,
+            "session %s was graded but not handed over: %s; further ones are counted (metric grader/undelivered)",
+            graded.spec.session_id,
+            error,
+        )
 
     async def _keep_flushing(self) -> None:
         clock = self.context.clock
@@ -214,14 +228,8 @@ class Grader(Actor):
         while True:
             await clock.sleep(self._flush_every_s)
             self._shard.flush()
+            self._failures.tick(clock.time())
             if clock.time() - reported_s >= _METRICS_EVERY_S:
                 reported_s = clock.time()
                 values = {name: float(count) for name, count in self.counts.items()}
                 self.context.tell_soon(self._monitor, Metrics("grader", "wall_s", reported_s - began_s, values))
-
-
-def _checked(grade: Grade) -> Grade:
-    """A reward that is not finite is no reward."""
-    if grade.reward is None or math.isfinite(grade.reward):
-        return grade
-    return Grade(None, grade.components, {**grade.notes, "unscorable": f"the grading returned {grade.reward}"})

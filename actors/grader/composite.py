@@ -11,6 +11,7 @@ from headrace.actors.grader.grading import (
     Isolation,
     QuickGrading,
     WarmGrading,
+    as_grade,
     killed_reward,
 )
 from headrace.actors.session import Trajectory
@@ -51,7 +52,7 @@ class CompositeGrading:
         return self._sum(grades)
 
     def grade(self, trajectory: Trajectory) -> Grade:
-        return self._sum({name: part.grade(trajectory) for name, part in self.gradings.items()})
+        return self._sum({name: as_grade(part.grade(trajectory)) for name, part in self.gradings.items()})
 
     def _sum(self, grades: dict[str, Grade]) -> Grade:
         components: dict[str, float] = {}
@@ -72,5 +73,6 @@ class CompositeGrading:
 def quick_grade(grading: Grading, trajectory: Trajectory) -> Grade | None:
     """The grade where it needs no child process: of an inline grading, or what `quick` decides."""
     if grading.isolation == "inline":
-        return grading.grade(trajectory)
-    return grading.quick(trajectory) if isinstance(grading, QuickGrading) else None
+        return as_grade(grading.grade(trajectory))
+    decided = grading.quick(trajectory) if isinstance(grading, QuickGrading) else None
+    return None if decided is None else as_grade(decided)

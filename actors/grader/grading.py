@@ -10,6 +10,7 @@ Training and evaluation call the same object: there is no second grading path.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -65,6 +66,27 @@ class HostileAnswerGrading(Protocol):
 def killed_reward(grading: object) -> float | None:
     """What a session gets when its grading ran past the limit or died: the grading's own rule, else None."""
     return grading.killed_reward if isinstance(grading, HostileAnswerGrading) else None
+
+
+def as_grade(returned: object) -> Grade:
+    """What a grading returned as a Grade of plain values; a reward that is not finite is none. Raises TypeError that
+    says what `grade` must return."""
+    if not isinstance(returned, Grade):
+        raise TypeError(
+            f"grade(trajectory) must return a Grade, got {type(returned).__name__} {str(returned)[:80]!r}; "
+            "return Grade(reward), or Grade(None) where there is no reward"
+        )
+    components = {str(name): float(value) for name, value in returned.components.items()}
+    notes = {str(name): str(value) for name, value in returned.notes.items()}
+    if returned.reward is None:
+        return Grade(None, components, notes)
+    if isinstance(returned.reward, str | bytes):
+        raise TypeError(f"the reward of a Grade must be a number or None, got the text {returned.reward!r}")
+    reward = float(returned.reward)
+    if math.isfinite(reward):
+        return Grade(reward, components, notes)
+    detail = f"the grading returned {reward}"
+    return Grade(None, components, {**notes, "grading": "not_finite", "grading_detail": detail})
 
 
 def answer_text(trajectory: Trajectory) -> str:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import msgpack
 
 from headrace.actors.grader.framing import receive_frame, send_frame
-from headrace.actors.grader.grading import Grading, WarmGrading
+from headrace.actors.grader.grading import Grading, WarmGrading, as_grade
 from headrace.actors.grader.processes import (
     adopt_orphans,
     die_with_parent,
@@ -166,11 +166,8 @@ def _run_child(parent_pid: int, connection: socket.socket, grading: Grading, lim
 
 def _grade(grading: Grading, request: bytes) -> bytes:
     try:
-        grade = grading.grade(pickle.loads(request))
-        reward = None if grade.reward is None else float(grade.reward)
-        components = {str(name): float(value) for name, value in grade.components.items()}
-        notes = {str(name): str(value) for name, value in grade.notes.items()}
-        return outcome("graded", reward=reward, components=components, notes=notes)
+        grade = as_grade(grading.grade(pickle.loads(request)))
+        return outcome("graded", reward=grade.reward, components=grade.components, notes=grade.notes)
     except MemoryError:
         return outcome("died", "grading needed more memory than its limit")
     except RecursionError:

@@ -20,7 +20,7 @@ from typing import Any
 import msgpack
 
 from headrace.actors.grader.framing import HEADER, frame_length, pack_frame
-from headrace.actors.grader.grading import Grade, Grading, killed_reward
+from headrace.actors.grader.grading import Grade, Grading, as_grade, killed_reward
 from headrace.actors.session import Trajectory
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,10 @@ Request = tuple[bytes, "asyncio.Future[dict[str, Any]]"]
 class WorkerFailed(RuntimeError):
     """The worker process could not be started or was lost; says why. An infrastructure failure, never the answer's
     fault."""
+
+
+class PoolClosed(WorkerFailed):
+    """The pool was closed while the session waited or was graded: nobody failed."""
 
 
 class WorkerPool:
@@ -67,12 +71,15 @@ class WorkerPool:
         self._requests: asyncio.Queue[Request] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._num_idle = 0
+        self._closed = False
         self.num_killed = 0
         """gradings that ran past a limit or died"""
 
     async def grade(self, trajectory: Trajectory) -> Grade:
         """Grade in a child. A killed grading gives the grading's `killed_reward`, a raised exception None with its
         traceback. Raises WorkerFailed where no child can be had."""
+        if self._closed:
+            raise PoolClosed("the worker pool was closed")
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         if self._num_idle <= self._requests.qsize() and len(self._tasks) < self._num_workers:
             self._start_worker()
@@ -80,7 +87,8 @@ class WorkerPool:
         return self._to_grade(await future)
 
     async def close(self) -> None:
-        """Stop every worker and wait until its processes are gone; waiting requests raise WorkerFailed."""
+        """Stop every worker and wait until its processes are gone; every request raises PoolClosed."""
+        self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -88,7 +96,7 @@ class WorkerPool:
         while not self._requests.empty():
             _, future = self._requests.get_nowait()
             if not future.done():
-                future.set_exception(WorkerFailed("the worker pool was closed"))
+                future.set_exception(PoolClosed("the worker pool was closed"))
 
     def _start_worker(self) -> None:
         task = asyncio.get_running_loop().create_task(self._work(), name=f"grading-worker-{len(self._tasks)}")
@@ -113,10 +121,10 @@ class WorkerPool:
                     reply = await connection.request(payload, timeout_s=self._timeout_s + _REPLY_GRACE_S)
                 except asyncio.CancelledError:
                     if not future.done():
-                        future.set_exception(WorkerFailed("the worker pool was closed"))
+                        future.set_exception(PoolClosed("the worker pool was closed"))
                     raise
                 except (WorkerFailed, OSError) as error:
-                    log.warning("grading worker lost: %s", error)
+                    log.debug("grading worker lost: %s", error)  # the caller tells it
                     if connection is not None:
                         await connection.close()
                         connection = None
@@ -132,10 +140,7 @@ class WorkerPool:
     def _to_grade(self, reply: dict[str, Any]) -> Grade:
         kind, detail = str(reply["outcome"]), str(reply["detail"])
         if kind == "graded":
-            reward = reply["reward"]
-            components = {str(name): float(value) for name, value in reply["components"].items()}
-            notes = {str(name): str(value) for name, value in reply["notes"].items()}
-            return Grade(None if reward is None else float(reward), components, notes)
+            return as_grade(Grade(reply["reward"], reply["components"], reply["notes"]))
         if kind in ("timed_out", "died"):
             self.num_killed += 1
             return Grade(killed_reward(self._grading), notes={"grading": kind, "grading_detail": detail})

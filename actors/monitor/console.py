@@ -47,9 +47,19 @@ class ConsoleLine:
             value = self._latest.get(stream, {}).get(name)
             if value is not None and not self._is_over(stream):
                 parts.append(f"{label} {value:.{digits}f}")
+        parts += self._missing()
         if dispatcher:
             parts.append(f"sessions {dispatcher.get('running', 0):.0f} running {dispatcher.get('ready', 0):.0f} ready")
         return parts
+
+    def _missing(self) -> list[str]:
+        """Shares of sessions without a reward, where there are any: the rewards above leave them out."""
+        dispatcher, evaluation = self._latest.get("dispatcher", {}), self._latest.get("eval", {})
+        shares = (
+            ("no reward", dispatcher.get("graded_without_reward", 0.0), dispatcher.get("graded", 0.0)),
+            ("held-out missing", evaluation.get("missing", 0.0), evaluation.get("sessions", 0.0)),
+        )
+        return [f"{label} {max(0.001, count / of):.1%}" for label, count, of in shares if count > 0 and of > 0]
 
     def _is_over(self, stream: str) -> bool:
         return stream == "pretrain" and "train" in self._steps

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from headrace.actors.dispatcher.evaluation import Evaluation, EvaluationSchedule, EvaluationSettings
+from headrace.actors.dispatcher.evaluator import in_words
 from headrace.actors.dispatcher.source import TaskSource
 from headrace.actors.session import SessionSpec, Trajectory
 
@@ -91,6 +92,27 @@ def test_a_failure_is_tried_again_then_missing_and_no_reward_is_never_zero(
     assert values["missing"] >= 1
     assert values["reward"] == 1.0
     assert values["reward_n"] + values["greedy_n"] + values["missing"] == 9
+
+
+@pytest.mark.parametrize(
+    ("rewards", "says"),
+    [
+        ([1.0] * 9, "reward 1.000, greedy 1.000"),
+        ([1.0, None, None] * 3, "reward 1.000; 6 of 9 sessions are MISSING and not in these figures"),
+        ([None] * 9, "NO RESULT: none of its 9 sessions has a reward (see the graders' log)"),
+    ],
+)
+def test_what_is_missing_is_said_in_words(
+    rewards: list[float | None], says: str, tasks: TaskSource, make_trajectory: Make
+) -> None:
+    evaluation = evaluation_of(tasks)
+    given = iter(rewards)
+    while not evaluation.complete:
+        for spec in start_all(evaluation):
+            evaluation.graded(make_trajectory(spec, [7], next(given)))
+    values = evaluation.values()
+    assert (values["sessions"], values["missing"]) == (9, rewards.count(None))
+    assert in_words(values) == says
 
 
 def test_a_token_of_another_version_is_counted(tasks: TaskSource, make_trajectory: Make) -> None:

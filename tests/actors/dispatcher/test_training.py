@@ -218,7 +218,7 @@ def test_a_poison_task_is_quarantined_and_listed(desk: Callable[..., _Desk]) -> 
     assert made.training.issuer.next_group()[0].task.task_id == "t1"
 
 
-def test_a_missing_reward_is_missing_and_a_bad_trajectory_is_filtered(desk: Callable[..., _Desk]) -> None:
+def test_a_missing_reward_is_missing_and_has_a_reason_of_its_own(desk: Callable[..., _Desk]) -> None:
     """cases B41: huggingface/trl#5902: no reward is not 0: the others stand alone; all missing: the group is gone."""
     made = desk(group_size=4, batch_sessions=4, max_lag_versions=1)
     specs = made.start_all()
@@ -229,9 +229,19 @@ def test_a_missing_reward_is_missing_and_a_bad_trajectory_is_filtered(desk: Call
     assert [t.reward for t in batch.groups[0].trajectories] == [1.0, 0.0, 1.0]
     for spec in specs[4:]:
         made.grade(spec, None)
-    assert made.ends() == {"filtered": 5}
-    assert made.training.counters["filtered_no_reward"] == 4
+    assert made.ends() == {"ungraded": 5}
+    assert (made.training.counters["graded"], made.training.counters["graded_without_reward"]) == (7, 4)
     assert made.training.take_batch(0) is None
+
+
+def test_a_bad_trajectory_is_filtered(
+    desk: Callable[..., _Desk], make_trajectory: Callable[[SessionSpec, list[int], float | None], Trajectory]
+) -> None:
+    made = desk(group_size=4, batch_sessions=4)
+    bad = make_trajectory(made.start_all()[0], [], None)
+    made.training.graded(bad)
+    assert made.ends() == {"filtered": 1}
+    assert made.training.counters["filtered_no_sampled_tokens"] == 1
 
 
 @pytest.mark.parametrize("policy", ["drop", "keep"])

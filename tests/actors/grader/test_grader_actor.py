@@ -167,10 +167,52 @@ def test_a_broken_grading_gives_no_reward_and_the_actor_lives(make_session: Make
         assert [session.reward for session in dispatcher.graded] == [None, None, None]
         notes = {session.spec.session_id: session.notes for session in dispatcher.graded}
         assert "a bug in a grading" in notes["a"]["grading_detail"]
-        assert "nan" in notes["nan"]["unscorable"]
+        assert (notes["nan"]["grading"], notes["nan"]["grading_detail"]) == ("not_finite", "the grading returned nan")
         assert (grader.counts["missing"], grader.counts["raised"]) == (3, 2)
 
     play(scene, tmp_path, grading=Broken())
+
+
+def test_failures_are_told_once_a_kind_with_a_traceback_and_then_summed_up(
+    make_session: MakeSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(context: Context, grader: Grader, dispatcher: Dispatcher) -> None:
+        for number in range(100):
+            await context.ask("grader/0", GradeSession(make_session("5", session_id=f"s{number}")), timeout_s=5)
+            await context.clock.sleep(0.5)
+        await until(context, lambda: len(dispatcher.graded) == 100)
+
+    with caplog.at_level("WARNING"):
+        play(scene, tmp_path, grading=Broken())
+    first, *summaries = [r.getMessage() for r in caplog.records if r.name.startswith("headrace.actors.grader")]
+    assert "raised RuntimeError" in first
+    assert 'raise RuntimeError("a bug in a grading")' in first
+    assert len(summaries) == 2, "one after 30 s, one at the end"
+    assert "raised RuntimeError" in summaries[0]
+    assert "100%" in summaries[0]
+
+
+class WrongType:
+    isolation = "inline"
+
+    def __init__(self, returned: object) -> None:
+        self.returned = returned
+
+    def grade(self, trajectory: Trajectory) -> Any:
+        return self.returned
+
+
+@pytest.mark.parametrize("returned", [0.5, None, "1.0", Grade("1.0"), Grade(1.0, {"a": "high"})])  # type: ignore[arg-type]
+def test_a_grading_that_returns_no_grade_gives_no_reward_and_the_actor_lives(
+    returned: object, make_session: MakeSession, tmp_path: Path
+) -> None:
+    async def scene(context: Context, grader: Grader, dispatcher: Dispatcher) -> None:
+        await context.ask("grader/0", GradeSession(make_session("5")), timeout_s=5)
+        await until(context, lambda: bool(dispatcher.graded))
+        assert dispatcher.graded[0].reward is None
+        assert dispatcher.graded[0].notes["grading"] == "raised"
+
+    play(scene, tmp_path, grading=WrongType(returned))
 
 
 def test_unscorable_sessions_are_counted(make_session: MakeSession, tmp_path: Path) -> None:

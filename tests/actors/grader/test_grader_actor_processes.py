@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headrace.actors.grader.actor import Grader
 from headrace.actors.messages import Accepted, GradeSession, SessionGraded
 from headrace.actors.session import Trajectory
@@ -57,3 +59,28 @@ def test_hostile_sessions_do_not_hold_up_others(
 
     asyncio.run(main())
     assert (tmp_path / "grader-0.jsonl").read_text().count("\n") == 12
+
+
+def test_stopping_amid_gradings_that_hang_leaves_one_line_a_kind(
+    make_session: MakeSession, hostile_gradings: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> Grader:
+        runtime = Runtime(LoopbackNetwork())
+        await runtime.start()
+        dispatcher = Dispatcher()
+        await runtime.add(dispatcher, "dispatcher/0")
+        grader = Grader(grading=hostile_gradings.Forgiving(), trajectories_dir=str(tmp_path), timeout_s=60.0)
+        await runtime.add(grader, "grader/0")
+        environment = await runtime.add(Environment(), "environment/0")
+        for number in range(20):
+            session = make_session("spin 600", session_id=f"s{number}")
+            await environment.ask("grader/0", GradeSession(session), timeout_s=5)
+        await runtime.stop()
+        assert not dispatcher.graded
+        return grader
+
+    grader = asyncio.run(main())
+    lines = [r.getMessage() for r in caplog.records if r.name.startswith("headrace.actors.grader")]
+    assert lines == ["stopping with 20 sessions in hand; nobody waits for their rewards"]
+    assert (tmp_path / "grader-0.jsonl").read_text() == ""
+    assert grader.counts["graded"] == 0

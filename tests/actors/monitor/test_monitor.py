@@ -140,6 +140,18 @@ def test_the_console_line_shows_what_is_known() -> None:
     assert "loss" not in line, "pre-training is over"
 
 
+def test_the_console_line_says_what_is_missing() -> None:
+    console = ConsoleLine()
+    console.take(Metrics("eval", "version", 1, {"reward": 1.0, "sessions": 12, "missing": 8}))
+    console.take(Metrics("dispatcher", "wall_s", 12, {"graded": 231, "graded_without_reward": 171}))
+    assert "held-out 1.000 · no reward 74.0% · held-out missing 66.7%" in console.line(time_s=1.0, roles={})
+    console.take(Metrics("eval", "version", 2, {"reward": 1.0, "sessions": 12, "missing": 0}))
+    console.take(Metrics("dispatcher", "wall_s", 14, {"graded": 400_000, "graded_without_reward": 1}))
+    assert "held-out 1.000 · no reward 0.1%" in console.line(time_s=2.0, roles={})
+    console.take(Metrics("dispatcher", "wall_s", 16, {"graded": 232, "graded_without_reward": 0}))
+    assert "no reward" not in console.line(time_s=3.0, roles={})
+
+
 @pytest.mark.parametrize("wrong", [{"console_every_s": -1}, {"activity_every_s": 0}])
 def test_values_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be"):
