@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-TRACKER_GRACE_S = 1.0
+TRACKER_GRACE_S = 2.0
 
 
 def processes_of_sessions(sessions: Iterable[int]) -> list[int]:
