@@ -21,6 +21,7 @@ from typing import Any
 
 from headrace.launch.child import Child
 from headrace.launch.environ import check_distinct_devices, child_environment
+from headrace.launch.for_console import ForConsole
 from headrace.launch.job import Job, Outcome
 from headrace.launch.logs import LogTail, last_lines
 from headrace.launch.run_network import RunNetwork
@@ -110,7 +111,7 @@ class Supervisor:
         plan = self._plans[process]
         log = self._job.folder / "logs" / f"{process}.log"
         incarnation = secrets.token_hex(8)
-        self._tails.setdefault(process, LogTail(process, log, self._console.line))
+        self._tails.setdefault(process, LogTail(process, log, ForConsole(self._console.line)))
         self._console.say(f"starting {process} on {plan.node}")
         child = Child(
             [

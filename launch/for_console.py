@@ -1,0 +1,42 @@
+"""What of a child's log is for the console: our own messages without their second clock and module, and whatever may
+be an error. What libraries say on every healthy run stays in the log file. Called by supervisor.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+_OURS = re.compile(r"\d\d:\d\d:\d\d (?P<level>[DIWEC]) headrace\S*: (?P<text>.*)")
+_CHATTER = re.compile(
+    r"""
+    \s*$
+    | \d\d:\d\d:\d\d\ [DIW]\                                # another library's logger, below ERROR
+    | \(\S+(\ pid=\d+)?\)\ (DEBUG|INFO|WARNING)\            # vLLM's processes
+    | (DEBUG|INFO|WARNING)\ \d\d-\d\d\ \d\d:\d\d            # vLLM before it has names for them
+    | \[W\d+\ .*\bWarning:                                  # torch's C++ side
+    | .*\d%(\||\ Completed)                                 # progress bars
+    | Triton\ is\ installed,\ but                           # vLLM on a CPU, once a process
+    """,
+    re.VERBOSE,
+)
+_PYTHON_WARNING = re.compile(r"\S+:\d+: \w*Warning: ")
+
+
+class ForConsole:
+    """`emit` gets (process, text) of what is worth a person's look."""
+
+    def __init__(self, emit: Callable[[str, str], None]) -> None:
+        self._emit = emit
+        self._after_warning = False
+
+    def __call__(self, process: str, line: str) -> None:
+        quoted_code = self._after_warning and line.startswith("  ")
+        self._after_warning = _PYTHON_WARNING.match(line) is not None
+        if quoted_code or self._after_warning:
+            return
+        if ours := _OURS.fullmatch(line):
+            level, text = ours["level"], ours["text"]
+            self._emit(process, text if level == "I" else f"{level} {text}")
+        elif not _CHATTER.match(line):
+            self._emit(process, line)
