@@ -111,11 +111,19 @@ class CheckpointStore:
         return found[-1] if found else None
 
     def load_state(self, folder: Path) -> tuple[CheckpointInfo, dict[str, Any]]:
-        """What `save` was given, but for the model, which transformers loads from the folder."""
+        """What `save` was given, but for the model, which transformers loads from the folder. Raises ValueError naming
+        the file that is damaged."""
         import torch
 
-        # Plain containers, numbers and tensors only: nothing in the file can run code.
-        state: dict[str, Any] = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
+        path = folder / "trainer.pt"
+        try:
+            # Plain containers, numbers and tensors only: nothing in the file can run code.
+            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch raises what it likes, and never says which file it was
+            raise ValueError(
+                f"{path} is damaged or missing: {_first_line(error)}; remove {folder} and the run goes on from the "
+                "checkpoint before it"
+            ) from error
         return read_info(folder), state
 
     def _point_latest_to(self, name: str) -> None:
@@ -144,10 +152,18 @@ def list_checkpoints(root: Path) -> list[Path]:
 
 def read_info(folder: Path) -> CheckpointInfo:
     """Raises ValueError where the folder is no checkpoint of this format."""
+    path = folder / "checkpoint.json"
     try:
-        return CheckpointInfo(**json.loads((folder / "checkpoint.json").read_text(encoding="utf-8")))
-    except (OSError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{folder} is not a checkpoint: checkpoint.json is missing or malformed ({error})") from error
+        info = CheckpointInfo(**json.loads(path.read_text(encoding="utf-8")))
+        if not all(isinstance(value, int) for value in asdict(info).values()):
+            raise TypeError(f"step, version and version_step must be whole numbers, got {info}")
+    except (OSError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged or missing: {_first_line(error)}") from error
+    return info
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

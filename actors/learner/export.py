@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
 from pathlib import Path
 
 from headrace.actors.learner.checkpoint import list_checkpoints, read_info
+from headrace.actors.learner.weight_files import check_weight_files
 
 _NOT_EXPORTED = ("trainer.pt", "checkpoint.json")
 DTYPES = ("float32", "bfloat16", "float16")
@@ -17,13 +19,18 @@ def export_checkpoint(checkpoints: Path, target: Path, *, version: int | None = 
     """Copy a checkpoint's model and tokenizer to `target`, which must not exist yet; returns the checkpoint used.
 
     version: of the weights; None takes the newest checkpoint. dtype: converts the weights; None keeps float32 masters.
-    Raises ValueError naming the versions there are, FileExistsError where `target` exists.
+    Raises ValueError naming the versions there are, or the damaged file of the checkpoint; OSError where `target`
+    exists or cannot be made.
     """
     if dtype is not None and dtype not in DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-    if target.exists():
+    if target.exists() or target.is_symlink():
         raise FileExistsError(f"{target} exists; export never overwrites, name a folder that does not exist yet")
+    above = next(parent for parent in target.absolute().parents if parent.exists())
+    if not above.is_dir():
+        raise NotADirectoryError(f"{target} cannot be made: {above} is a file; name a folder that does not exist yet")
     source = _find(checkpoints, version)
+    _check(source)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.parent / f".{target.name}-{secrets.token_hex(4)}"
     try:
@@ -31,6 +38,9 @@ def export_checkpoint(checkpoints: Path, target: Path, *, version: int | None = 
         if dtype is not None:
             _convert(partial, dtype)
         os.replace(partial, target)
+    except shutil.Error as error:
+        _, _, why = error.args[0][0]  # of the first file that could not be copied
+        raise OSError(f"{target} cannot be written: {why}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return source
@@ -50,6 +60,20 @@ def _find(checkpoints: Path, version: int | None) -> Path:
             "(set learner.checkpoint_every_steps and checkpoint_keep_last to keep more)"
         )
     return exact[version]
+
+
+def _check(checkpoint: Path) -> None:
+    """Raises ValueError where a file that is to be copied is damaged: better no export than one that does not load."""
+    if not any(checkpoint.glob("*.safetensors")):
+        raise ValueError(f"{checkpoint} holds no weights (*.safetensors); export another version")
+    check_weight_files(checkpoint)
+    for path in sorted(checkpoint.glob("*.json")):
+        try:
+            json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: it is no JSON ({error}); export another version") from error
+    if not (checkpoint / "config.json").is_file():
+        raise ValueError(f"{checkpoint / 'config.json'} is missing; export another version")
 
 
 def _convert(folder: Path, dtype: str) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from headrace.actors.learner.packing import MicroBatch
+from headrace.actors.learner.weight_files import check_weight_files
 
 AUTOCAST_DTYPES = {"none": None, "bfloat16": torch.bfloat16}
 
@@ -41,9 +42,11 @@ class Policy:
 
     @classmethod
     def load(cls, folder: Path, *, autocast: str = "none", device: str = "cpu") -> Policy:
-        """From a folder that plain transformers loads. Weights become float32, dropout is off."""
+        """From a folder that plain transformers loads. Weights become float32, dropout is off. Raises ValueError naming
+        a weight file that is damaged."""
         from transformers import AutoModelForCausalLM
 
+        check_weight_files(folder)
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
         model.eval()  # dropout off: the engine has none either
         return cls(model, autocast=autocast, device=device)

@@ -7,28 +7,21 @@ that somebody else wrote, and by the preflight.
 from __future__ import annotations
 
 import json
-import struct
 from pathlib import Path
 from typing import Any
 
-MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+from headrace.actors.learner.weight_files import check_weight_files
+
+_REMEDY = "copy or download the model again"
 
 
 def check_model_folder(folder: Path) -> None:
     """Raises ValueError naming the file and what is wrong with it."""
     _read_json(folder / "config.json")
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        shards = _read_json(index).get("weight_map")
-        if not isinstance(shards, dict) or not shards:
-            raise _damaged(index, "it has no weight_map")
-        for name in sorted({str(shard) for shard in shards.values()}):
-            if not (folder / name).is_file():
-                raise ValueError(
-                    f"{folder / name} is missing ({index.name} names it); copy or download the model again"
-                )
-    for path in sorted(folder.glob("*.safetensors")):
-        _check_weights(path)
+    try:
+        check_weight_files(folder)
+    except ValueError as error:
+        raise ValueError(f"{error}; {_REMEDY}") from error
     for path in sorted(folder.glob("tokenizer*.json")):
         _read_json(path)
     _check_with_transformers(folder)
@@ -43,24 +36,6 @@ def context_positions(folder: Path) -> int | None:
     kind = (rope.get("rope_type") or rope.get("type") or "default") if isinstance(rope, dict) else "default"
     positions = config.get("max_position_embeddings")
     return positions if isinstance(positions, int) and kind in ("default", "llama3") else None
-
-
-def _check_weights(path: Path) -> None:
-    """A safetensors file: the header's length in 8 bytes, the header in JSON, then the data up to its last offset."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
-            raise _damaged(path, f"its {size} bytes are too few for its header, or hold none")
-        header = file.read(length)
-    try:
-        tensors = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
-        end = max(int(entry["data_offsets"][1]) for entry in tensors.values())
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise _damaged(path, f"its header cannot be read ({type(error).__name__}: {error})") from error
-    if size != 8 + length + end:
-        raise _damaged(path, f"it has {size} bytes, and its header says {8 + length + end}")
 
 
 def _check_with_transformers(folder: Path) -> None:
@@ -85,4 +60,4 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _damaged(path: Path, why: str) -> ValueError:
-    return ValueError(f"{path} is damaged: {why}; copy or download the model again")
+    return ValueError(f"{path} is damaged: {why}; {_REMEDY}")

@@ -119,3 +119,60 @@ def test_an_export_names_the_versions_there_are(tmp_path, model_folder):
     (tmp_path / "out").mkdir()
     with pytest.raises(FileExistsError):
         export_checkpoint(tmp_path / "c", tmp_path / "out")
+
+
+def cut(path: Path, size: int) -> None:
+    path.write_bytes(path.read_bytes()[:size])
+
+
+def lengthen(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0" * 100)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("model.safetensors", lambda path: cut(path, 500)),
+        ("model.safetensors", lambda path: cut(path, path.stat().st_size - 1)),
+        ("model.safetensors", lambda path: cut(path, 0)),
+        ("model.safetensors", lengthen),
+        ("model.safetensors", lambda path: path.write_bytes(b"\xff" * 4096)),
+        ("model.safetensors", lambda path: path.unlink()),
+        ("config.json", lambda path: cut(path, 20)),
+        ("config.json", lambda path: path.unlink()),
+        ("tokenizer.json", lambda path: path.write_text("{")),
+        ("checkpoint.json", lambda path: path.write_bytes(b"\xff\xfe{")),
+        ("checkpoint.json", lambda path: path.write_text('{"step": "one", "version": 2, "version_step": 1}')),
+        ("checkpoint.json", lambda path: path.write_text("[]")),
+    ],
+)
+def test_a_damaged_checkpoint_is_not_exported(tmp_path, model_folder, name, damage):
+    """Nothing is written, and the message names the file."""
+    damage(save(tmp_path / "c", model_folder, 1) / name)
+    with pytest.raises(ValueError, match=r"step-000001") as raised:
+        export_checkpoint(tmp_path / "c", tmp_path / "out", version=2)
+    assert name in str(raised.value) or "holds no weights" in str(raised.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+@pytest.mark.parametrize("target", ["folder", "file", "file/below/it", "link"])
+def test_an_export_never_overwrites(tmp_path, model_folder, target):
+    save(tmp_path / "c", model_folder, 1)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(OSError, match="name a folder that does not exist yet"):
+        export_checkpoint(tmp_path / "c", tmp_path / target)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_what_a_resume_cannot_read_is_named(tmp_path, model_folder):
+    store = CheckpointStore(tmp_path, model_folder=model_folder)
+    folder = save(tmp_path, model_folder, 1)
+    for damage in (lambda path: cut(path, 100), lambda path: path.write_text("x"), lambda path: path.unlink()):
+        damage(folder / "trainer.pt")
+        with pytest.raises(ValueError, match=r"step-000001/trainer.pt is damaged or missing: .*; remove "):
+            store.load_state(folder)
+    cut(folder / "model.safetensors", 500)
+    with pytest.raises(ValueError, match=r"step-000001/model.safetensors is damaged"):
+        Policy.load(folder)

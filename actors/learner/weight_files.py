@@ -1,0 +1,55 @@
+"""Whether the weight files of a model folder are whole, without reading the weights: their headers say how long they
+must be. Called before a checkpoint is resumed from or exported, and by the launcher for a model that somebody gives.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+_INDEX = "model.safetensors.index.json"
+
+
+def check_weight_files(folder: Path) -> None:
+    """Every safetensors file of the folder, and those that its index names. Raises ValueError naming the file and what
+    is wrong with it; OSError where one cannot be read."""
+    index = folder / _INDEX
+    if index.is_file():
+        for name in _shards(index):
+            if not (folder / name).is_file():
+                raise ValueError(f"{folder / name} is missing ({_INDEX} names it)")
+    for path in sorted(folder.glob("*.safetensors")):
+        problem = _problem(path)
+        if problem is not None:
+            raise ValueError(f"{path} is damaged: {problem}")
+
+
+def _shards(index: Path) -> list[str]:
+    try:
+        shards = {str(shard) for shard in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{index} is damaged: it has no weight_map ({type(error).__name__}: {error})") from error
+    if not shards:
+        raise ValueError(f"{index} is damaged: its weight_map is empty")
+    return sorted(shards)
+
+
+def _problem(path: Path) -> str | None:
+    """A safetensors file: the header's length in 8 bytes, the header in JSON, then the data up to its last offset."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
+            return f"its {size} bytes are too few for its header, or hold none"
+        header = file.read(length)
+    try:
+        tensors = {name: entry for name, entry in json.loads(header).items() if name != "__metadata__"}
+        end = max(int(entry["data_offsets"][1]) for entry in tensors.values())
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        return f"its header cannot be read ({type(error).__name__}: {error})"
+    if size != 8 + length + end:
+        return f"it has {size} bytes, and its header says {8 + length + end}"
+    return None
