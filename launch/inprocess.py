@@ -34,7 +34,7 @@ class InProcessLauncher:
         max_wall_s: float | None = None,
         start_order: Sequence[str] = DEFAULT_ORDER,
     ) -> None:
-        if max_wall_s is not None and max_wall_s <= 0:
+        if max_wall_s is not None and not max_wall_s > 0:
             raise ValueError(f"launch.max_wall_s must be > 0 or null, got {max_wall_s}")
         self._encode_local = encode_local
         self._max_wall_s = max_wall_s

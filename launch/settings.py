@@ -24,5 +24,5 @@ class SupervisorSettings:
 
     def __post_init__(self) -> None:
         for name in ("start_timeout_s", "drain_timeout_s", "stop_stagger_s", "silence_s"):
-            if getattr(self, name) <= 0:
+            if not getattr(self, name) > 0:
                 raise ValueError(f"launch.{name} must be > 0 seconds, got {getattr(self, name)}")

@@ -66,7 +66,7 @@ class RestartPolicy:
                 f"launch.max_restarts must be >= 0, got {self.max_restarts}; 0 fails the run at the first loss"
             )
         for name in ("window_s", "first_delay_s", "max_delay_s"):
-            if getattr(self, name) <= 0:
+            if not getattr(self, name) > 0:
                 raise ValueError(f"launch.{name} must be > 0, got {getattr(self, name)}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -18,7 +19,7 @@ def check_choice(name: str, value: object, literal: object) -> None:
 
 
 def check_at_least(name: str, value: float, least: float) -> None:
-    if value < least:
+    if not value >= least:  # nan is not
         raise ValueError(f"{name} must be >= {least}, got {value}")
 
 
@@ -60,9 +61,10 @@ class TrainingSettings:
                 f"hard_lag_versions ({self.hard_lag_versions}) must be >= max_lag_versions ({self.max_lag_versions}): "
                 "admission lets sessions become that old; leave it null for max(1, 3 * max_lag_versions)"
             )
-        if self.temperature <= 0:
+        if not 0 < self.temperature < math.inf:
             raise ValueError(
-                f"temperature of training sessions must be > 0, got {self.temperature}; only evaluation is greedy"
+                f"temperature of training sessions must be finite and > 0, got {self.temperature}; "
+                "only evaluation is greedy"
             )
 
     @property

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.actors.environment.counters import SessionCounters
-from headrace.actors.environment.environment import EnvironmentFactory
+from headrace.actors.environment.environment import EnvironmentFactory, check_environment
 from headrace.actors.environment.handover import RETRY_PAUSE_S, GraderPool, Moves, report_failure
 from headrace.actors.environment.model_config import context_tokens_of
 from headrace.actors.environment.phases import CANCEL_GRACE_S, SessionError, Timeouts
@@ -94,6 +94,7 @@ class EnvironmentActor(Actor):
                 f"environment must be callable without arguments, got {type(environment).__name__}; "
                 "in YAML add `_partial_: true` beside its `_target_`"
             )
+        check_environment(environment)
         _at_least_one(slots=slots, max_turns=max_turns, max_generation_tries=max_generation_tries)
         _positive(grade_timeout_s=grade_timeout_s, report_timeout_s=report_timeout_s, metrics_every_s=metrics_every_s)
         if context_tokens is not None:

@@ -10,6 +10,7 @@ await environment.close()                                    # always, after a f
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -52,3 +53,17 @@ class Environment(Protocol):
 
 
 EnvironmentFactory = Callable[[], Environment]
+
+
+def check_environment(factory: object) -> None:
+    """Raise ValueError where the factory is a class, perhaps with arguments, that is no Environment. What another
+    callable will return cannot be known."""
+    made = factory.func if isinstance(factory, functools.partial) else factory
+    if not isinstance(made, type):
+        return
+    lacking = [name for name in ("reset", "step", "close") if not callable(getattr(made, name, None))]
+    if lacking:
+        raise ValueError(
+            f"environment must have the methods reset, step and close; {made.__module__}.{made.__qualname__} lacks "
+            f"{', '.join(lacking)}; see headrace/actors/environment/environment.py"
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,6 +29,8 @@ from headrace.actors.learner.versions import VersionLog
 from headrace.actors.messages import Metrics, TrainingFinished, VersionServed, WeightsRefused, WeightsReleased
 from headrace.transport import Actor, Context, PeerDown, PeerUp, TransportError, handles
 from headrace.transport.weights import WeightSender, make_sender
+from headrace.transport.weights.carrier import SENDERS
+from headrace.transport.weights.manifest import FLOAT_DTYPES
 
 if TYPE_CHECKING:
     from headrace.actors.learner.workbench import Workbench
@@ -75,12 +78,12 @@ class Learner(Actor):
         clip_grad_norm: float = 1.0,
         tokens_per_row: int = 0,
         tokens_per_micro_batch: int = 2048,
-        autocast: str = "none",
+        autocast: Literal["none", "bfloat16"] = "none",
         device: str = "cpu",
         num_threads: int | None = None,
         weights_transport: str = "shm",
         weights_every_steps: int = 1,
-        weights_dtype: str | None = None,
+        weights_dtype: Literal["float64", "float32", "bfloat16", "float16"] | None = None,
         weights_buffers: int = 2,
         publish_timeout_s: float = 120.0,
         checkpoint_every_steps: int = 0,
@@ -100,10 +103,18 @@ class Learner(Actor):
                 f"learner.weights_buffers must be >= 2, got {weights_buffers}; the newest version keeps one for "
                 "generators that join late, so that a single one would never become free"
             )
-        if publish_timeout_s <= 0:
+        if not publish_timeout_s > 0:
             raise ValueError(f"learner.publish_timeout_s must be > 0, got {publish_timeout_s}")
         if autocast not in ("none", "bfloat16"):
             raise ValueError(f"learner.autocast must be none or bfloat16, got {autocast!r}")
+        if weights_dtype is not None and weights_dtype not in FLOAT_DTYPES:
+            allowed = ", ".join(sorted(FLOAT_DTYPES))
+            raise ValueError(f"learner.weights_dtype must be null or one of {allowed}, got {weights_dtype!r}")
+        if weights_transport not in SENDERS:
+            allowed = ", ".join(sorted(SENDERS))
+            raise ValueError(f"learner.weights_transport must be one of {allowed}, got {weights_transport!r}")
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+            raise ValueError(f"learner.device must be cpu, cuda or cuda:N, got {device!r}")
         self._rl = RlSettings(max_steps=max_steps, max_wall_s=max_wall_s, mode=mode, wait_s=wait_s)
         self._learning_rate = LearningRate(lr, lr_schedule, warmup_steps, max_steps, min_lr_ratio)
         self._adam = AdamSettings((betas[0], betas[1]), eps, weight_decay, clip_grad_norm)

@@ -58,8 +58,9 @@ class AdamSettings:
     def __post_init__(self) -> None:
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
-        if self.eps <= 0 or self.weight_decay < 0 or self.clip_grad_norm < 0:
-            raise ValueError(
-                f"eps must be > 0, weight_decay and clip_grad_norm >= 0, got {self.eps}, {self.weight_decay}, "
-                f"{self.clip_grad_norm}"
-            )
+        if not (math.isfinite(self.eps) and self.eps > 0):
+            raise ValueError(f"eps must be finite and > 0, got {self.eps}")
+        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise ValueError(f"weight_decay must be finite and >= 0, got {self.weight_decay}")
+        if not (math.isfinite(self.clip_grad_norm) and self.clip_grad_norm >= 0):
+            raise ValueError(f"clip_grad_norm must be finite and >= 0, got {self.clip_grad_norm}; 0 does not clip")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from headrace.launch.settings import SupervisorSettings
 from headrace.launch.supervisor_state import Exit, FailRun, Ignore, Restart, RestartPolicy, SupervisorState
 
 POLICY = RestartPolicy(frozenset({"grader"}), max_restarts=3, window_s=60, first_delay_s=0.5, max_delay_s=2)
@@ -70,6 +73,10 @@ def test_an_end_that_was_asked_for_is_no_failure() -> None:
 def test_bad_policies_are_refused() -> None:
     with pytest.raises(ValueError, match="max_restarts must be >= 0"):
         RestartPolicy(max_restarts=-1)
+    with pytest.raises(ValueError, match="window_s"):
+        RestartPolicy(window_s=math.nan)
+    with pytest.raises(ValueError, match="drain_timeout_s"):
+        SupervisorSettings(RestartPolicy(), drain_timeout_s=math.nan)
 
 
 class Supervision(RuleBasedStateMachine):

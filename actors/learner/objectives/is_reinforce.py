@@ -14,7 +14,7 @@ class IsReinforce:
     """clip: c, the largest weight. mask_below, mask_above: a token whose w lies outside has no gradient at all."""
 
     def __init__(self, *, clip: float = 5.0, mask_below: float = 0.05, mask_above: float = 10.0) -> None:
-        if clip <= 0:
+        if not clip > 0:
             raise ValueError(f"objective.clip must be > 0, got {clip}; 5 is the default")
         if not 0 <= mask_below < 1 < mask_above:
             raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,11 +19,11 @@ class RlSettings:
     def __post_init__(self) -> None:
         if self.max_steps < 0:
             raise ValueError(f"learner.max_steps must be >= 0, got {self.max_steps}; 0 only evaluates the start")
-        if self.max_wall_s is not None and self.max_wall_s <= 0:
+        if self.max_wall_s is not None and not 0 < self.max_wall_s < math.inf:
             raise ValueError(f"learner.max_wall_s must be > 0 or null, got {self.max_wall_s}")
         if self.mode not in ("async", "sync"):
             raise ValueError(f"learner.mode must be async or sync, got {self.mode!r}")
-        if self.wait_s <= 0:
+        if not self.wait_s > 0:
             raise ValueError(f"learner.wait_s must be > 0, got {self.wait_s}")
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -343,6 +344,9 @@ def test_an_empty_batch_after_wait_s_and_news_of_unknown_sessions(peers: ModuleT
         ({"hard_lag_versions": 1, "max_lag_versions": 4}, "hard_lag_versions"),
         ({"over_age": "ignore"}, "over_age must be one of train, mask, drop, cancel"),
         ({"temperature": 0.0}, "only evaluation is greedy"),
+        ({"temperature": math.nan}, "only evaluation is greedy"),
+        ({"temperature": math.inf}, "only evaluation is greedy"),
+        ({"session_timeout_s": math.nan}, "session_timeout_s"),
     ],
 )
 def test_values_that_cannot_work_are_refused(tasks: TaskSource, changes: dict[str, Any], text: str) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -307,6 +309,8 @@ def test_stopping_closes_what_runs(house, make_spec):
         ({"step_timeout_s": 0}, "step_timeout_s must be > 0"),
         ({"grade_timeout_s": -1}, "grade_timeout_s"),
         ({"environment": "SingleTurn"}, "_partial_"),
+        ({"environment": dict}, r"dict lacks reset, step, close"),
+        ({"environment": partial(OrderedDict, a=1)}, r"OrderedDict lacks reset, step, close"),
         ({"renderer": "qwen"}, "auto, chat, plain"),
         ({"tool_calls": "json"}, "hermes_json"),
         ({"context_tokens": 0}, "context_tokens"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import secrets
 from collections import defaultdict
 from pathlib import Path
@@ -373,6 +374,16 @@ def test_the_published_dtype_is_converted(play):
         ({"weights_every_steps": 0}, "weights_every_steps"),
         ({"weights_buffers": 1}, "weights_buffers"),
         ({"autocast": "fp8"}, "autocast"),
+        ({"weights_dtype": "int4"}, r"weights_dtype must be null or one of bfloat16"),
+        ({"weights_transport": "nope"}, r"weights_transport must be one of shm"),
+        ({"device": "moon"}, r"device must be cpu, cuda or cuda:N"),
+        ({"publish_timeout_s": math.nan}, "publish_timeout_s"),
+        ({"wait_s": math.nan}, "wait_s"),
+        ({"max_wall_s": math.inf}, "max_wall_s"),
+        ({"weight_decay": math.inf}, "weight_decay"),
+        ({"clip_grad_norm": math.nan}, "clip_grad_norm"),
+        ({"eps": math.nan}, "eps"),
+        ({"lr": math.nan}, "lr"),
         ({"max_wall_s": 0.0}, "max_wall_s"),
         ({"betas": (0.9, 1.0)}, "betas"),
         ({"checkpoint_keep_last": 0}, "checkpoint_keep_last"),
