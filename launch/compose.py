@@ -5,8 +5,9 @@ Containers are plain dicts and lists from here on (cases I118). Raises ConfigErr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from headrace.launch.problems import ConfigError, Problem, did_you_mean, listing
+from headrace.launch.problems import ConfigError, Problem, did_you_mean, listing, shorten
 
 CONFIG_MODULE = "headrace.configs"
 CONFIG_NAME = "launch"
@@ -49,6 +50,25 @@ class Composed:
         assert isinstance(plain, dict)
         return {str(key): value for key, value in plain.items()}
 
+    def at_origins(self, problems: Sequence[Problem]) -> list[Problem]:
+        """The same problems by the keys that a user sets: `learner.weights_dtype` is an interpolation of
+        `weights.dtype`, and so on. What is one problem then is there once."""
+        raw = OmegaConf.to_container(self.config, resolve=False)
+        return list(dict.fromkeys(replace(problem, key=_origin(raw, problem.key)) for problem in problems))
+
+
+def _origin(raw: object, key: str) -> str:
+    node = raw
+    parts = key.split(".")
+    for depth, part in enumerate(parts):
+        if not isinstance(node, dict) or part not in node:
+            return key
+        node = node[part]
+        source = re.fullmatch(r"\$\{([\w.]+)\}", node) if isinstance(node, str) else None
+        if source:
+            return _origin(raw, ".".join([source[1], *parts[depth + 1 :]]))
+    return key
+
 
 def compose_config(
     overrides: Sequence[str], *, config_dirs: Sequence[Path] = (), config_name: str = CONFIG_NAME
@@ -60,6 +80,9 @@ def compose_config(
     )
     parsed = [_parse(text) for text in overrides]
     with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
+        wrong = _wrong_choices(parsed)
+        if wrong:
+            raise ConfigError(wrong)
         try:
             return Composed(compose(config_name, [*search, *overrides]), tuple(overrides))
         except (HydraException, OmegaConfBaseException) as error:
@@ -134,6 +157,20 @@ def _groups(key: str) -> list[str]:
     return [f"{parent}/{name}" if parent else name for name in names]
 
 
+def _wrong_choices(parsed: Sequence[Override]) -> list[Problem]:
+    """Groups that were given something else than the name of a choice: Hydra's own error has no key."""
+    problems = []
+    for override in parsed:
+        key = override.key_or_group
+        if override.is_delete() or override.is_sweep_override() or isinstance(override.value(), str | list):
+            continue
+        if key in _groups(key):
+            choices = GlobalHydra.instance().config_loader().get_group_options(key)
+            fix = f"name one, as in {key}={choices[0]}; single values are set with {key.replace('/', '.')}.NAME=…"
+            problems.append(Problem(key, shorten(override.value()), f"the choices {listing(choices)}", fix))
+    return problems
+
+
 def _no_such(base: DictConfig, override: Override) -> Problem:
     """The override names neither a group nor a key of the configuration."""
     key = override.key_or_group
@@ -170,6 +207,10 @@ def _unknown_key(base: DictConfig, key: str) -> Problem | None:
 def _hydra_problem(error: Exception, key: str = "") -> Problem:
     """Hydra's own message, in our form: its first line says what is wrong, the rest what there is."""
     first, _, rest = str(error).strip().partition("\n")
+    merging = re.match(r"Error merging override \+*([^=]+)=(.*)", first)
+    if merging:
+        cause = (str(error.__cause__ or "").strip() or first).splitlines()[0]
+        return Problem(merging[1], merging[2], "a value of the kind that stands there", cause)
     known = [line.strip() for line in rest.splitlines() if line.strip() and "/" not in line and ":" not in line]
     name = (first.split("'")[-2:-1] or [""])[0]  # the last quoted word: "In 'launch': Could not find 'experiment/x'"
     wanted = name.rpartition("/")[2]
@@ -179,6 +220,10 @@ def _hydra_problem(error: Exception, key: str = "") -> Problem:
 
 
 def _omegaconf_problem(error: OmegaConfBaseException) -> Problem:
+    no_mapping = re.search(r"node `([^`]+)` is not a container", str(error))
+    if no_mapping:
+        key = no_mapping[1]
+        return Problem(key, "a single value", "a mapping, whose keys others refer to", f"set its keys: {key}.NAME=…")
     key = getattr(error, "full_key", None) or "the configuration"
     first = str(error).splitlines()[0]
     return Problem(str(key), first, "a value, or an interpolation that can be resolved", f"set it: {key}=…")

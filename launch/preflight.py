@@ -20,7 +20,7 @@ from typing import Any
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
-from headrace.launch.checks import check_counts, check_values
+from headrace.launch.checks import check_counts, check_values, value_at
 from headrace.launch.numbers import check_numbers
 from headrace.launch.parent_death import die_with_parent
 from headrace.launch.preflight_result import RESULT
@@ -61,11 +61,22 @@ def build(config: Mapping[str, Any], key: str) -> tuple[Any, list[Problem]]:
     try:
         return instantiate(dict(config), _convert_="all"), []
     except InstantiationException as error:
-        cause = error.__cause__ or error
-        inner = re.search(r"^full_key: (\S+)$", str(error), re.MULTILINE)
-        where = f"{key}.{inner[1]}" if inner else key
-        text = f"{type(cause).__name__}: {cause}"
-        return None, [Problem(where, shorten(config["_target_"]), "values that its constructor accepts", text)]
+        return None, [_refusal(config, key, error)]
+
+
+def _refusal(config: Mapping[str, Any], key: str, error: InstantiationException) -> Problem:
+    """Constructors begin with the name of the argument that they refuse ("learner.lr must be …"): that is the key."""
+    cause = error.__cause__ or error
+    inner = re.search(r"^full_key: (\S+)$", str(error), re.MULTILINE)
+    path = [key, *inner[1].split(".")] if inner else [key]
+    node = value_at({key: config}, ".".join(path))
+    given = node["_target_"] if isinstance(node, Mapping) and "_target_" in node else config["_target_"]
+    for name in re.split(r"[^\w.]", str(cause), maxsplit=1)[0].split("."):
+        if isinstance(node, Mapping) and name in node:
+            path, node = [*path, name], node[name]
+            given = node
+    text = f"{type(cause).__name__}: {cause}"
+    return Problem(".".join(path), shorten(given), "what its constructor accepts", text)
 
 
 def _without_echoes(problems: list[Problem]) -> list[Problem]:

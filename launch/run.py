@@ -63,6 +63,9 @@ async def run_job(composed: Composed, console: Console, argv: Sequence[str]) -> 
     try:
         launcher = make_launcher(config)
         found = await preflight(folder, console)
+    except ConfigError as error:
+        shutil.rmtree(folder)
+        raise ConfigError(composed.at_origins(error.problems)) from error
     except BaseException:
         shutil.rmtree(folder)
         raise

@@ -121,7 +121,11 @@ def _check_types(
     for name in parameters:
         if name in config and name in hints and not fits(config[name], hints[name]):
             wanted = describe(hints[name])
-            problems.append(Problem(f"{key}.{name}", shorten(config[name]), wanted, f"give it {wanted}"))
+            fix = f"give it {wanted}"
+            if isinstance(config[name], Mapping) and fits(None, hints[name]):
+                # the choice `none` of a group, and an experiment that sets keys of the choice that it expected
+                fix = f"its keys are set, but it has no class: choose one, or leave it out with {key}.{name}=null"
+            problems.append(Problem(f"{key}.{name}", shorten(config[name]), wanted, fix))
     return problems
 
 

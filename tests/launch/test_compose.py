@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.launch.compose import compose_config, sweep
-from headrace.launch.problems import ConfigError
+from headrace.launch.problems import ConfigError, Problem
 
 EXPERIMENTS = ("quickstart", "smollm2", "smoke")
 
@@ -78,6 +78,9 @@ def test_engines_are_chosen_apart() -> None:
             {"topology.nodes.local.actors.generater.count": "'generator'"},
         ),
         (["a b="], {"a b=": "key=value"}),
+        (["staleness=null", "evaluation=5"], {"staleness": "staleness=default", "evaluation": "evaluation.NAME"}),
+        (["learner/pretrain=5"], {"learner/pretrain": "learner.pretrain.NAME"}),
+        (["topology.nodes.local.actors=[1]"], {"topology.nodes.local.actors": "merge"}),
     ],
 )
 def test_unknown_keys(overrides: list[str], expected: dict[str, str]) -> None:
@@ -86,6 +89,29 @@ def test_unknown_keys(overrides: list[str], expected: dict[str, str]) -> None:
     assert {problem.key for problem in caught.value.problems} == set(expected)
     for problem in caught.value.problems:
         assert expected[problem.key] in problem.fix
+
+
+def test_a_value_in_the_place_of_a_mapping_is_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolved("sampling=3")
+    assert [problem.key for problem in caught.value.problems] == ["sampling"]
+
+
+@pytest.mark.parametrize(
+    ("key", "origin"),
+    [
+        ("learner.weights_dtype", "weights.dtype"),
+        ("dispatcher.tasks.held_out_size", "tasks.held_out_size"),
+        ("learner.probe.prompts.source.datasets.number_sorting.weight", "tasks.datasets.number_sorting.weight"),
+        ("learner.lr", "learner.lr"),
+        ("learner.model_path", "learner.model_path"),
+        ("topology.nodes.*.actors", "topology.nodes.*.actors"),
+        ("learner.no_such.key", "learner.no_such.key"),
+    ],
+)
+def test_problems_name_the_key_that_a_user_sets(key: str, origin: str) -> None:
+    problems = [Problem(key, "a", "b", "c"), Problem(origin, "a", "b", "c")]
+    assert compose_config([]).at_origins(problems) == [Problem(origin, "a", "b", "c")]
 
 
 def test_missing_values_are_all_named() -> None:
