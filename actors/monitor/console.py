@@ -15,6 +15,7 @@ class ConsoleLine:
         self._steps: dict[str, float] = {}
         self._pauses_s: list[float] = []
         self._before: tuple[float, float, float] | None = None
+        self._began: dict[str, tuple[float, float]] = {}
 
     def take(self, record: Metrics) -> None:
         self._latest.setdefault(record.stream, {}).update(record.values)
@@ -25,7 +26,7 @@ class ConsoleLine:
     def line(self, *, time_s: float, roles: dict[str, Shares]) -> str:
         """One line for the time `time_s` (seconds since the start)."""
         parts = [f"{int(time_s) // 60:d}:{int(time_s) % 60:02d}"]
-        parts += self._progress()
+        parts += self._progress(time_s)
         parts += self._rates(time_s)
         if self._pauses_s:
             parts.append(f"pause {1000 * sorted(self._pauses_s)[len(self._pauses_s) // 2]:.0f} ms")
@@ -35,11 +36,11 @@ class ConsoleLine:
             parts.append("busy " + " ".join(busy))
         return " · ".join(parts)
 
-    def _progress(self) -> list[str]:
+    def _progress(self, time_s: float) -> list[str]:
         parts = []
         for stream, label in (("pretrain", "pretrain"), ("train", "step")):
             if stream in self._steps and not self._is_over(stream):
-                parts.append(f"{label} {self._steps[stream]:.0f}")
+                parts.append(f"{label} {self._of_total(stream, time_s)}")
         dispatcher = self._latest.get("dispatcher", {})
         if dispatcher.get("version", 0) > 0:
             parts.append(f"version {dispatcher['version']:.0f}")
@@ -48,9 +49,20 @@ class ConsoleLine:
             if value is not None and not self._is_over(stream):
                 parts.append(f"{label} {value:.{digits}f}")
         parts += self._missing()
-        if dispatcher:
+        if dispatcher.get("issued", 0.0) > 0:
             parts.append(f"sessions {dispatcher.get('running', 0):.0f} running {dispatcher.get('ready', 0):.0f} ready")
         return parts
+
+    def _of_total(self, stream: str, time_s: float) -> str:
+        """Steps done, of how many, and how long the rest takes at the pace so far."""
+        step, total = self._steps[stream], self._latest[stream].get("steps_total")
+        if total is None:
+            return f"{step:.0f}"
+        began_s, first = self._began.setdefault(stream, (time_s, step))
+        if step <= first or step >= total:
+            return f"{step:.0f}/{total:.0f}"
+        left_s = round((total - step) * (time_s - began_s) / (step - first))
+        return f"{step:.0f}/{total:.0f} ({left_s // 60}:{left_s % 60:02d} left)"
 
     def _missing(self) -> list[str]:
         """Shares of sessions without a reward, where there are any: the rewards above leave them out."""
@@ -69,7 +81,7 @@ class ConsoleLine:
         ended = dispatcher.get("trained", 0.0) + dispatcher.get("dropped", 0.0)
         tokens = dispatcher.get("trained_tokens", 0.0) + dispatcher.get("wasted_tokens", 0.0)
         before, self._before = self._before, (time_s, ended, tokens)
-        if before is None or time_s <= before[0]:
+        if before is None or time_s <= before[0] or dispatcher.get("issued", 0.0) == 0:
             return []
         elapsed_s = time_s - before[0]
         return [f"{(ended - before[1]) / elapsed_s:.0f} samples/s", f"{(tokens - before[2]) / elapsed_s:.0f} tokens/s"]

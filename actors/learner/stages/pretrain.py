@@ -107,6 +107,7 @@ async def run_pretrain(
             "grad_norm": done.grad_norm,
             "lr": done.lr,
             "tokens": float(len(done.logprobs_N)),
+            "steps_total": float(stage.steps),
             **{f"seconds/{name}": value for name, value in done.seconds.items()},
         }
         if (step + 1) % stage.held_out_every_steps == 0 or step + 1 == stage.steps:

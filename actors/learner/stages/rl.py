@@ -92,6 +92,7 @@ class RlStage:
         steps_done = self.progress.step
         figures = intake.figures()
         figures["seconds/wait"] = wait_s
+        figures["steps_total"] = float(self._settings.max_steps)
         if intake.sequences:
             lr = self._learning_rate.at(steps_done)
             report = await self._run("train", self._trainer.step, intake.sequences, lr)

@@ -120,7 +120,12 @@ def test_the_console_line_shows_what_is_known() -> None:
     console = ConsoleLine()
     assert console.line(time_s=5.0, roles={}) == "0:05"
     console.take(
-        Metrics("dispatcher", "wall_s", 10, {"trained": 0, "dropped": 0, "version": 3, "running": 64, "ready": 8})
+        Metrics(
+            "dispatcher",
+            "wall_s",
+            10,
+            {"issued": 72, "trained": 0, "dropped": 0, "version": 3, "running": 64, "ready": 8},
+        )
     )
     console.take(Metrics("pretrain", "step", 9, {"loss": 0.65}))
     assert "pretrain 9" in (line := console.line(time_s=60.0, roles={}))
@@ -138,6 +143,18 @@ def test_the_console_line_shows_what_is_known() -> None:
     ):  # fmt: skip
         assert part in line, line
     assert "loss" not in line, "pre-training is over"
+
+
+def test_the_console_line_tells_how_long_a_stage_still_takes() -> None:
+    """At the pace since it was first seen; and nothing of sessions before there are any."""
+    console = ConsoleLine()
+    console.take(Metrics("dispatcher", "wall_s", 1, {"issued": 0, "running": 0, "ready": 0}))
+    console.take(Metrics("pretrain", "step", 100, {"steps_total": 900}))
+    assert console.line(time_s=60.0, roles={}) == "1:00 · pretrain 100/900"
+    console.take(Metrics("pretrain", "step", 300, {"steps_total": 900}))
+    assert console.line(time_s=80.0, roles={}) == "1:20 · pretrain 300/900 (1:00 left)"
+    console.take(Metrics("pretrain", "step", 900, {"steps_total": 900}))
+    assert console.line(time_s=140.0, roles={}) == "2:20 · pretrain 900/900"
 
 
 def test_the_console_line_says_what_is_missing() -> None:
