@@ -132,7 +132,7 @@ def enough_held_out(config: Mapping[str, Any]) -> list[Problem]:
     problems = []
     for key, way_out in ways_out.items():
         values = _numbers(config, key, "tasks.held_out_size")
-        if values is not None and values[0] > values[1]:
+        if values is not None and values[0] > values[1] >= 0:
             allowed = f"at most tasks.held_out_size ({values[1]})"
             fix = f"lower it, set tasks.held_out_size={values[0]}, or {way_out}"
             problems.append(Problem(key, shorten(values[0]), allowed, fix))

@@ -1,8 +1,8 @@
 """Everything that can be known to fail before an actor process starts. Runs in a child process of the launcher.
 
 The child imports the classes that the configuration names, compares constructors with arguments, builds each actor
-once (constructors are cheap and check values), and prepares the model folder. The launcher itself stays free of their
-imports.
+once (constructors are cheap and check values), prepares the model folder, and asks for a task. The launcher itself
+stays free of their imports.
 
     python -m headrace.launch.preflight RUN_FOLDER PARENT_PID        → RUN_FOLDER/preflight.json
 """
@@ -10,16 +10,13 @@ imports.
 from __future__ import annotations
 
 import logging
-import re
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
-
+from headrace.launch.building import build
 from headrace.launch.checks import check_counts, check_values, value_at
 from headrace.launch.numbers import check_numbers
 from headrace.launch.parent_death import die_with_parent
@@ -56,29 +53,6 @@ def _check_role(config: Mapping[str, Any], role: str) -> list[Problem]:
     return build(config, role)[1]
 
 
-def build(config: Mapping[str, Any], key: str) -> tuple[Any, list[Problem]]:
-    """Make the object that `config` describes, or say what its constructor refused."""
-    try:
-        return instantiate(dict(config), _convert_="all"), []
-    except InstantiationException as error:
-        return None, [_refusal(config, key, error)]
-
-
-def _refusal(config: Mapping[str, Any], key: str, error: InstantiationException) -> Problem:
-    """Constructors begin with the name of the argument that they refuse ("learner.lr must be …"): that is the key."""
-    cause = error.__cause__ or error
-    inner = re.search(r"^full_key: (\S+)$", str(error), re.MULTILINE)
-    path = [key, *inner[1].split(".")] if inner else [key]
-    node = value_at({key: config}, ".".join(path))
-    given = node["_target_"] if isinstance(node, Mapping) and "_target_" in node else config["_target_"]
-    for name in re.split(r"[^\w.]", str(cause), maxsplit=1)[0].split("."):
-        if isinstance(node, Mapping) and name in node:
-            path, node = [*path, name], node[name]
-            given = node
-    text = f"{type(cause).__name__}: {cause}"
-    return Problem(".".join(path), shorten(given), "what its constructor accepts", text)
-
-
 def _without_echoes(problems: list[Problem]) -> list[Problem]:
     """A node that is interpolated to several places has its problem once: the shortest key is the one that a user
     sets."""
@@ -107,13 +81,24 @@ def prepare_model(config: Mapping[str, Any], folder: Path) -> list[Problem]:
     return []
 
 
-def data_fingerprint(config: Mapping[str, Any]) -> str | None:
-    """The hash of what determines the tasks, where the task source has one."""
+def try_tasks(config: Mapping[str, Any]) -> tuple[str | None, list[Problem]]:
+    """The hash of what determines the tasks, where their source has one, after it gave what the run will ask first: a
+    file that is not there or a data set of no known name is found here."""
     tasks = config.get("tasks")
     if not isinstance(tasks, Mapping) or "_target_" not in tasks:
-        return None
+        return None, []
     source, problems = build(tasks, "tasks")
-    return source.fingerprint() if not problems and hasattr(source, "fingerprint") else None
+    if problems:
+        return None, problems
+    try:
+        source.held_out(value_at(config, "evaluation.num_prompts") or 0)
+        source.task(0)
+        return (source.fingerprint() if hasattr(source, "fingerprint") else None), []
+    except Exception as error:  # a source is anybody's code; whatever it raises here it would raise in the run
+        log.debug("the tasks could not be made", exc_info=True)
+        key = "tasks.path" if isinstance(error, OSError) and "path" in tasks else "tasks"
+        given = shorten(tasks["path"] if key == "tasks.path" else tasks["_target_"])
+        return None, [Problem(key, given, "tasks that can be made", f"{type(error).__name__}: {error}")]
 
 
 def main() -> None:
@@ -123,7 +108,8 @@ def main() -> None:
     config = read_config(folder)
     problems = check_config(config)
     problems = problems or prepare_model(config, folder) or check_models(config, folder / "model")
-    fingerprint = None if problems else data_fingerprint(config)
+    fingerprint, found = (None, []) if problems else try_tasks(config)
+    problems += found
     write_json(folder / RESULT, {"problems": [p.to_json() for p in problems], "data_hash": fingerprint})
 
 

@@ -16,9 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
-
+from headrace.launch.building import build
 from headrace.launch.child import Child
 from headrace.launch.compose import Composed
 from headrace.launch.console import Console
@@ -102,13 +100,11 @@ def report(folder: Path, console: Console) -> None:
 
 def make_launcher(config: dict[str, Any]) -> Launcher:
     """The launcher that the config group `launch` names. Raises ConfigError."""
-    try:
-        launcher: Launcher = instantiate(dict(config["launch"]), _convert_="all")
-    except InstantiationException as error:
-        cause = error.__cause__ or error
-        given = str(config["launch"].get("_target_"))
-        raise ConfigError([Problem("launch", given, "arguments that it accepts", str(cause))]) from error
-    return launcher
+    launcher, problems = build(config["launch"], "launch")
+    if problems:
+        raise ConfigError(problems)
+    made: Launcher = launcher
+    return made
 
 
 async def preflight(folder: Path, console: Console) -> dict[str, Any]:

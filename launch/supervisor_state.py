@@ -65,9 +65,13 @@ class RestartPolicy:
             raise ValueError(
                 f"launch.max_restarts must be >= 0, got {self.max_restarts}; 0 fails the run at the first loss"
             )
-        for name in ("window_s", "first_delay_s", "max_delay_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"launch.{name} must be > 0, got {getattr(self, name)}")
+        for key, seconds in (
+            ("restart_window_s", self.window_s),
+            ("first_delay_s", self.first_delay_s),
+            ("max_delay_s", self.max_delay_s),
+        ):
+            if not seconds > 0:
+                raise ValueError(f"launch.{key} must be > 0, got {seconds}")
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.launch.preflight import check_config, prepare_model
+from headrace.launch.preflight import check_config, prepare_model, try_tasks
 from headrace.launch.schema import fits
 
 GOOD: dict[str, Any] = {
@@ -82,6 +82,26 @@ class TestConfigurations:
         tool = {"_target_": "sample_plugins.Tool", "wieght": 1}
         problems = check_config({**worker(tool=tool), "tool": tool})
         assert [p.key for p in problems] == ["tool.wieght"]
+
+    def test_tasks_that_cannot_be_made(self, tmp_path: Path) -> None:
+        source = "headrace.actors.dispatcher.sources.json_lines_source.JsonLinesSource"
+        path = tmp_path / "tasks.jsonl"
+        config = {
+            "tasks": {"_target_": source, "path": str(path), "held_out_size": 1},
+            "evaluation": {"num_prompts": 1},
+        }
+        _, problems = try_tasks(config)
+        assert [p.key for p in problems] == ["tasks.path"]
+        assert str(path) in problems[0].given
+        path.write_text('{"prompt": "1+1=", "answer": "2"}\n')
+        _, problems = try_tasks(config)
+        assert [p.key for p in problems] == ["tasks"]
+        assert "leaves none to train on" in problems[0].fix
+        path.write_text('{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2=", "answer": "3"}\n')
+        fingerprint, problems = try_tasks(config)
+        assert fingerprint
+        assert problems == []
+        assert try_tasks({}) == (None, [])
 
     def test_a_missing_model(self, tmp_path: Path) -> None:
         config = {"model": {"_target_": "sample_plugins.Model", "path": str(tmp_path / "none")}}

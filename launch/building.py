@@ -1,0 +1,36 @@
+"""Makes the object that a part of the configuration describes, or says by key what its constructor refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+
+from headrace.launch.checks import value_at
+from headrace.launch.problems import Problem, shorten
+
+
+def build(config: Mapping[str, Any], key: str) -> tuple[Any, list[Problem]]:
+    """Make the object that `config` describes, or say what its constructor refused."""
+    try:
+        return instantiate(dict(config), _convert_="all"), []
+    except InstantiationException as error:
+        return None, [_refusal(config, key, error)]
+
+
+def _refusal(config: Mapping[str, Any], key: str, error: InstantiationException) -> Problem:
+    """Constructors begin with the name of the argument that they refuse ("learner.lr must be …"): that is the key."""
+    cause = error.__cause__ or error
+    inner = re.search(r"^full_key: (\S+)$", str(error), re.MULTILINE)
+    path = [key, *inner[1].split(".")] if inner else [key]
+    node = value_at({key: config}, ".".join(path))
+    given = node["_target_"] if isinstance(node, Mapping) and "_target_" in node else config["_target_"]
+    for name in re.split(r"[^\w.]", str(cause), maxsplit=1)[0].split("."):
+        if isinstance(node, Mapping) and name in node:
+            path, node = [*path, name], node[name]
+            given = node
+    text = f"{type(cause).__name__}: {cause}"
+    return Problem(".".join(path), shorten(given), "what its constructor accepts", text)
