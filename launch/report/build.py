@@ -13,26 +13,29 @@ from headrace.launch.report.summaries import histogram_summary
 
 
 def build_report(run_dir: Path | str) -> dict[str, Any]:
-    """Everything that the folder knows about the run, as JSON values. Works on a run that was killed half-way: what
-    is not known is null, an empty list, or a count of 0."""
+    """Everything that the folder knows about the run, as JSON values. Works on a run that was killed half-way, and on
+    damaged files, which it names: what is not known is null, an empty list, or a count of 0."""
     run = RunFiles(Path(run_dir))
     entries = sections.evaluations(run)
     lags = sections.lag_histogram(run)
     utilisation = sections.utilisation(run)
     rates = sections.throughput(run)
     steps = run.stream("train")
+    wall_s = run.outcome.get("wall_s")
     return {
         "run": run.folder.name,
         "status": run.outcome.get("ending", "unfinished"),
         "reason": run.outcome.get("reason"),
         "mode": run.config.get("mode"),
-        "wall_s": run.outcome.get("wall_s", run.last_time_s or None),
+        "wall_s": wall_s if isinstance(wall_s, int | float) else run.last_time_s or None,
         "steps": int(steps[-1].step) if steps else 0,
         "eval_reward": sections.eval_curve(entries, "reward"),
         "eval_reward_greedy": sections.eval_curve(entries, "greedy"),
         "eval_pass_at_8": sections.eval_curve(entries, "pass_at_8"),
+        "eval_missing": sections.eval_missing(entries),
         "evaluations": entries,
         "train_reward": sections.train_reward(run),
+        "train_missing": sections.train_missing(run),
         "weight_updates": sections.weight_updates(run),
         "update_pause_s": sections.update_seconds(run, "pause_s"),
         "update_load_s": sections.update_seconds(run, "load_s"),
@@ -49,6 +52,7 @@ def build_report(run_dir: Path | str) -> dict[str, Any]:
         "ledger": sections.ledger(run),
         "provenance": run.provenance,
         "unreadable_lines": run.num_unreadable_lines,
+        "damaged_files": run.damaged,
     }
 
 

@@ -18,7 +18,7 @@ def example_sessions(run: RunFiles, *, num: int = 3) -> dict[str, list[dict[str,
     worst: list[tuple[tuple[float, int, int], dict[str, Any]]] = []
     for number, record in enumerate(run.trajectories()):
         reward = record.get("reward")
-        if record.get("purpose") != "train" or not isinstance(reward, int | float):
+        if record.get("purpose") != "train" or not isinstance(reward, int | float) or not _can_be_shown(record):
             continue
         newest = max(record.get("versions") or [-1])
         _keep(best, ((float(reward), newest, number), record), num)
@@ -27,6 +27,17 @@ def example_sessions(run: RunFiles, *, num: int = 3) -> dict[str, list[dict[str,
         "best": [_shown(record) for _, record in sorted(best, key=lambda item: item[0], reverse=True)],
         "worst": [_shown(record) for _, record in sorted(worst, key=lambda item: item[0], reverse=True)],
     }
+
+
+def _can_be_shown(record: dict[str, Any]) -> bool:
+    """Whether the parts that are looked into are what a grader writes: somebody may have edited the shard."""
+    numbers = [record.get("versions") or [], record.get("loss_mask") or []]
+    messages = record.get("messages") or []
+    return (
+        all(isinstance(row, list) and all(isinstance(item, int) for item in row) for row in numbers)
+        and isinstance(messages, list)
+        and all(isinstance(message, dict) for message in messages)
+    )
 
 
 def _keep(heap: list[tuple[tuple[float, int, int], dict[str, Any]]], item: Any, num: int) -> None:

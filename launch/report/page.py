@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from headrace.launch.report import pictures
 from headrace.launch.report.example_sessions import example_sessions
 from headrace.launch.report.run_files import RunFiles
-from headrace.launch.report.text import number
+from headrace.launch.report.text import missing, number
 
 
 def figures(report: dict[str, Any], run: RunFiles) -> list[tuple[str, str, Figure]]:
@@ -93,6 +93,11 @@ def headline(report: dict[str, Any]) -> list[dict[str, str]]:
             "note": count(report["eval_reward"]),
         },
         {
+            "label": "sessions without reward",
+            "value": _missing(report),
+            "note": missing(report),
+        },
+        {
             "label": "wall time",
             "value": f"{number(report['wall_s'], 0)} s",
             "note": f"{report['steps']} optimizer steps",
@@ -123,3 +128,8 @@ def headline(report: dict[str, Any]) -> list[dict[str, str]]:
             "note": f"{report['ledger']['issued']} sessions",
         },
     ]
+
+
+def _missing(report: dict[str, Any]) -> str:
+    held_out = sum(point[1] for point in report["eval_missing"])
+    return f"{held_out + report['train_missing']['missing']}"

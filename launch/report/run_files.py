@@ -1,18 +1,18 @@
 """Reads a run folder, whatever state it is in: a run that was killed half-way has no end, and maybe half a last line.
 
-Never writes. A file that is not there is empty; a line that cannot be read is skipped and counted.
+Never writes. A file that is not there is empty; one that cannot be read is empty too, and named in `damaged`; a line
+that cannot be read is skipped and counted.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-from headrace.launch.run_folder import read_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class MetricsRecord:
 class RunFiles:
     folder: Path
     num_unreadable_lines: int = 0
+    damaged: dict[str, str] = field(default_factory=dict)
+    """file → what is wrong with it"""
     _streams: dict[str, list[MetricsRecord]] | None = field(default=None, repr=False)
 
     def stream(self, name: str) -> list[MetricsRecord]:
@@ -54,7 +56,10 @@ class RunFiles:
     @cached_property
     def ledger(self) -> list[dict[str, Any]]:
         """ledger.jsonl: a line for each training session that ended."""
-        return list(self._lines(self.folder / "ledger.jsonl"))
+        lines = list(self._lines(self.folder / "ledger.jsonl"))
+        sound = [line for line in lines if _is_ledger_line(line)]
+        self.num_unreadable_lines += len(lines) - len(sound)
+        return sound
 
     def trajectories(self) -> Iterator[dict[str, Any]]:
         """Every record of every grader's shard, one at a time: shards may be larger than the memory."""
@@ -63,28 +68,47 @@ class RunFiles:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """Raises ValueError, naming the file, where it is damaged: without it a run cannot be told."""
-        return read_config(self.folder) if (self.folder / "config.yaml").is_file() else {}
+        import yaml
+
+        def parse(text: str) -> object:
+            try:
+                return yaml.safe_load(text)
+            except yaml.YAMLError as error:
+                raise ValueError(str(error)) from error
+
+        return self._mapping("config.yaml", parse)
 
     @cached_property
-    def activity(self) -> dict[str, Any]:
-        return self._json("activity.json")
+    def activity(self) -> dict[str, dict[str, Any]]:
+        """Of activity.json: role → `busy`, `blocked` (role → share), `idle`."""
+        roles = self._mapping("activity.json", json.loads).get("roles", {})
+        try:
+            return {str(role): _shares(shares) for role, shares in roles.items()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            self.damaged["activity.json"] = f"its roles cannot be read ({type(error).__name__}: {error})"
+            return {}
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
-        return self._json("provenance.json")
+        return self._mapping("provenance.json", json.loads)
 
     @cached_property
     def outcome(self) -> dict[str, Any]:
         """outcome.json, written by the launcher at the end; empty where it was killed."""
-        return self._json("outcome.json")
+        return self._mapping("outcome.json", json.loads)
 
-    def _json(self, name: str) -> dict[str, Any]:
+    def _mapping(self, name: str, parse: Callable[[str], object]) -> dict[str, Any]:
         try:
-            loaded = json.loads((self.folder / name).read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
+            loaded = parse((self.folder / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
             return {}
-        return loaded if isinstance(loaded, dict) else {}
+        except (OSError, ValueError, RecursionError) as error:
+            self.damaged[name] = " ".join(str(error).split()) or type(error).__name__
+            return {}
+        if not isinstance(loaded, dict):
+            self.damaged[name] = f"it holds no mapping but {type(loaded).__name__}"
+            return {}
+        return loaded
 
     def _lines(self, path: Path) -> Iterator[dict[str, Any]]:
         if not path.is_file():
@@ -93,7 +117,7 @@ class RunFiles:
             for line in lines:
                 try:
                     loaded = json.loads(line)
-                except json.JSONDecodeError:
+                except (ValueError, RecursionError):
                     loaded = None
                 if isinstance(loaded, dict):
                     yield loaded
@@ -104,8 +128,27 @@ class RunFiles:
 def _metrics_record(line: dict[str, Any]) -> MetricsRecord | None:
     try:
         values = {name: float(value) for name, value in line["values"].items() if value is not None}
-        return MetricsRecord(
+        record = MetricsRecord(
             float(line["time_s"]), str(line["stream"]), str(line["step_name"]), float(line["step"]), values
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
+    return record if all(map(math.isfinite, (record.time_s, record.step, *values.values()))) else None
+
+
+def _is_ledger_line(line: dict[str, Any]) -> bool:
+    lags = line.get("token_lags")
+    numbers = [line.get("lag"), line.get("tokens"), *(lags.values() if isinstance(lags, dict) else [])]
+    return (
+        isinstance(line.get("state"), str)
+        and all(number is None or isinstance(number, int) for number in numbers)
+        and (lags is None or (isinstance(lags, dict) and all(lag.lstrip("-").isdecimal() for lag in lags)))
+    )
+
+
+def _shares(shares: dict[str, Any]) -> dict[str, Any]:
+    blocked = {str(peer): float(share) for peer, share in shares.get("blocked", {}).items()}
+    busy = float(shares["busy"])
+    if not all(map(math.isfinite, (busy, *blocked.values()))):
+        raise ValueError("a share is not finite")
+    return {"busy": busy, "blocked": blocked, "idle": max(0.0, 1.0 - busy - sum(blocked.values()))}

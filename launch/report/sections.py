@@ -11,13 +11,14 @@ from headrace.launch.report.summaries import histogram_summary, mean, quantiles,
 
 STATES = ("running", "grading", "ready", "training", "trained")
 REASONS = (
-    "over_age", "cancelled", "failed", "timed_out", "zero_variance", "filtered", "quarantined", "rolled_back", "lost",
+    "over_age", "cancelled", "failed", "timed_out", "zero_variance", "ungraded", "filtered", "quarantined",
+    "rolled_back", "lost",
 )  # fmt: skip
 
 
 def evaluations(run: RunFiles) -> list[dict[str, Any]]:
     """One entry for each evaluation, by version; of a version that was evaluated twice, the last."""
-    by_version = {int(record.step): record for record in run.stream("eval")}
+    by_version = {int(record.step): record for record in run.stream("eval") if "step" in record.values}
     return [
         {"version": version, "time_s": record.time_s, **record.values} for version, record in sorted(by_version.items())
     ]
@@ -25,7 +26,30 @@ def evaluations(run: RunFiles) -> list[dict[str, Any]]:
 
 def eval_curve(entries: list[dict[str, Any]], name: str) -> list[list[float]]:
     """[[version, mean, n], …] of one figure."""
-    return [[entry["version"], entry[name], int(entry[f"{name}_n"])] for entry in entries if name in entry]
+    return [
+        [entry["version"], entry[name], int(entry[f"{name}_n"])]
+        for entry in entries
+        if {name, f"{name}_n"} <= entry.keys()
+    ]
+
+
+def eval_missing(entries: list[dict[str, Any]]) -> list[list[int]]:
+    """[[version, sessions without a reward, all sessions], …]: the means of an evaluation leave the former out."""
+    return [
+        [entry["version"], int(entry["missing"]), int(entry.get("sessions", _with_reward(entry) + entry["missing"]))]
+        for entry in entries
+        if "missing" in entry
+    ]
+
+
+def _with_reward(entry: dict[str, Any]) -> float:
+    return float(entry.get("reward_n", 0.0) + entry.get("greedy_n", 0.0))
+
+
+def train_missing(run: RunFiles) -> dict[str, int]:
+    """Training sessions that a grader has answered for, and those of them without a reward."""
+    graded = [line for line in run.ledger if line.get("tokens") is not None]
+    return {"missing": sum(line.get("reward") is None for line in graded), "graded": len(graded)}
 
 
 def train_reward(run: RunFiles) -> list[list[float]]:
@@ -75,12 +99,7 @@ def session_lags(run: RunFiles) -> dict[str, float | int | None]:
 
 def utilisation(run: RunFiles) -> dict[str, dict[str, Any]]:
     """Role → busy, blocked (by role), idle: shares that add up to 1."""
-    roles: dict[str, dict[str, Any]] = {}
-    for role, shares in run.activity.get("roles", {}).items():
-        blocked = {peer: float(share) for peer, share in shares.get("blocked", {}).items()}
-        busy = float(shares["busy"])
-        roles[role] = {"busy": busy, "blocked": blocked, "idle": max(0.0, 1.0 - busy - sum(blocked.values()))}
-    return roles
+    return run.activity
 
 
 def ledger(run: RunFiles) -> dict[str, Any]:

@@ -20,6 +20,7 @@ def format_report(report: Mapping[str, Any]) -> str:
         ("", _curve(report["eval_reward_greedy"], "greedy")),
         ("", _curve(report["eval_pass_at_8"], "pass@8")),
         ("train reward", _train(report["train_reward"])),
+        ("without reward", missing(report)),
         ("steps", f"{report['steps']}"),
         (
             "weight updates",
@@ -49,6 +50,9 @@ def format_report(report: Mapping[str, Any]) -> str:
             f"{'balanced' if ledger['balanced'] else 'NOT BALANCED'}",
         ),
     ]
+    rows += [("DAMAGED", f"{name}: {why}") for name, why in report["damaged_files"].items()]
+    if report["unreadable_lines"]:
+        rows.append(("unreadable", f"{report['unreadable_lines']} lines, not counted above"))
     lines = [f"{name:<16} {text}" for name, text in rows]
     lines.append(f"{'utilisation':<16} {'busy':>6} {'idle':>6}  blocked on")
     for role, shares in report["utilisation"].items():
@@ -60,6 +64,21 @@ def format_report(report: Mapping[str, Any]) -> str:
         commit = str(provenance.get("git_commit") or "unknown")[:12]
         lines.append(f"{'provenance':<16} seed {provenance.get('seed')}, commit {commit}{dirty}")
     return "\n".join(lines)
+
+
+def missing(report: Mapping[str, Any]) -> str:
+    """Sessions that no figure counts, since they have no reward: of the evaluation with the most of them, and of
+    training."""
+    parts = []
+    worst = max(report["eval_missing"], key=lambda point: point[1], default=None)
+    if worst is not None and worst[1]:
+        version, missing, sessions = worst
+        parts.append(f"{missing} of {sessions} held-out sessions of version {version}")
+    train = report["train_missing"]
+    if train["missing"]:
+        share = train["missing"] / train["graded"]
+        parts.append(f"{train['missing']} of {train['graded']} graded training sessions ({share:.1%})")
+    return ", ".join(parts) or "none"
 
 
 def number(value: float | None, digits: int) -> str:

@@ -59,11 +59,23 @@ def test_a_name_that_is_no_folder_name_is_exit_code_2(name: str, capsys: pytest.
     assert not list(Path().rglob("*"))
 
 
-def test_a_damaged_run_folder_is_named(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_run_folder_has_a_report_that_names_the_file(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for text in (b"a: [", b"\xff\xfe", b"7"):
         (elsewhere / "config.yaml").write_bytes(text)
-        assert main(["report", str(elsewhere)]) == 1
-        assert f"{elsewhere / 'config.yaml'} is damaged" in capsys.readouterr().err
+        assert main(["report", str(elsewhere)]) == 0
+        assert "DAMAGED          config.yaml: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("target", ["there", "config.yaml", "config.yaml/below"])
+def test_an_export_to_a_place_that_is_taken_is_one_line(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("config.yaml").write_text("{}")
+    Path("there").mkdir()
+    assert main(["export", ".", target]) == 1
+    said = capsys.readouterr().err
+    assert "name a folder that does not exist yet" in said
+    assert said.count("\n") == 1
 
 
 def test_an_error_of_the_system_is_one_line_with_the_file(

@@ -104,6 +104,80 @@ def test_a_run_killed_in_mid_line_has_a_report(run_folder: Path) -> None:
     assert "NOT BALANCED" in format_report(report)
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "outcome.json", "activity.json", "provenance.json"])
+@pytest.mark.parametrize(
+    "content", [b"{a: [", b"\xff\xfe\x00", b"[1, 2]", b"", b"null", b"[" * 100_000, b"a: b: c\n\t- x"]
+)
+def test_a_damaged_file_is_named_and_left_out(run_folder: Path, name: str, content: bytes) -> None:
+    (run_folder / name).write_bytes(content)
+    report = build_report(run_folder)
+    assert report["damaged_files"].keys() == {name}
+    assert f"DAMAGED          {name}: " in format_report(report)
+    assert report["steps"] == 100
+
+
+def test_the_page_names_a_damaged_file(run_folder: Path) -> None:
+    (run_folder / "outcome.json").write_bytes(b"\xff")
+    write_report(run_folder)
+    assert "outcome.json is damaged" in (run_folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("activity.json", {"roles": [1]}),
+        ("activity.json", {"roles": {"learner": 1}}),
+        ("activity.json", {"roles": {"learner": {"blocked": {}}}}),
+        ("activity.json", {"roles": {"learner": {"busy": float("nan")}}}),
+    ],
+)
+def test_a_file_of_another_shape_is_named(run_folder: Path, name: str, content: object) -> None:
+    (run_folder / name).write_text(json.dumps(content))
+    assert build_report(run_folder)["damaged_files"].keys() == {name}
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(run_folder: Path) -> None:
+    (run_folder / "outcome.json").unlink()
+    (run_folder / "outcome.json").mkdir()
+    assert build_report(run_folder)["damaged_files"].keys() == {"outcome.json"}
+
+
+@pytest.mark.parametrize("value", [None, "x", [], {}, -1, 1e400, True])
+def test_lines_of_any_content_are_counted_or_left_out(run_folder: Path, value: object) -> None:
+    """Every value of a line of each file replaced in turn."""
+    for file in ("metrics.jsonl", "ledger.jsonl", "trajectories/grader-0.jsonl"):
+        path = run_folder / file
+        line = json.loads(path.read_text().splitlines()[-1])
+        with path.open("a") as lines:
+            lines.writelines(json.dumps(line | {key: value}) + "\n" for key in line)
+            lines.write(json.dumps(value) + "\n")
+    json.dumps(write_report(run_folder), allow_nan=False)
+
+
+def test_missing_rewards_are_reported(run_folder: Path) -> None:
+    """Means leave sessions without a reward out; the report says how many there are."""
+    values = {"step": 100, "prompts": 4, "sessions": 12, "missing": 8, "reward": 1.0, "reward_n": 4}
+    none = {"step": 120, "prompts": 4, "sessions": 12, "missing": 12}
+    with open(run_folder / "metrics.jsonl", "a") as metrics:
+        for version, given in ((60, values), (61, none)):
+            line = {"time_s": 70.0, "stream": "eval", "step_name": "version", "step": version, "values": given}
+            metrics.write(json.dumps(line) + "\n")
+    dropped = {"session_id": "u", "state": "dropped", "reason": "ungraded", "reward": None, "tokens": 5}
+    with open(run_folder / "ledger.jsonl", "a") as ledger:
+        ledger.write((json.dumps(dropped) + "\n") * 500)
+    report = write_report(run_folder)
+    assert report["eval_missing"] == [[1, 0, 576], [26, 0, 576], [51, 0, 576], [60, 8, 12], [61, 12, 12]]
+    assert report["train_missing"] == {"missing": 500, "graded": 2500}
+    assert report["ledger"]["dropped"]["ungraded"] == 500
+    words = "12 of 12 held-out sessions of version 61, 500 of 2500 graded training sessions (20.0%)"
+    assert words in format_report(report)
+    assert words in (run_folder / "report.html").read_text()
+
+
+def test_nothing_is_missing(run_folder: Path) -> None:
+    assert "without reward   none" in format_report(build_report(run_folder))
+
+
 def test_an_empty_folder_has_a_report(tmp_path: Path) -> None:
     report = write_report(tmp_path)
     assert report["eval_reward"] == []
