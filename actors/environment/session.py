@@ -157,9 +157,13 @@ class Session:
         """The invariant of multi-turn training: what a turn saw is exactly what stands before it in the record."""
         if not np.array_equal(self._builder.token_ids, prompt):
             raise SessionError("failed", "the session's tokens changed while a turn was sampled", "prefix_mismatch")
+        said = len(before_stop(completion.token_ids.tolist(), self._stop_token_ids())) + 1
         self._builder.add_generation(
-            completion.token_ids, completion.logprobs, completion.versions, "length" if cut else "stop"
-        )
+            completion.token_ids[:said], completion.logprobs[:said], completion.versions[:said],
+            "length" if cut else "stop",
+        )  # fmt: skip
+        # What an engine sampled past its stop token stands in the context, but is not graded: so it is not trained.
+        self._builder.add_context(completion.token_ids[said:])
 
     def _hear(self, sampled: list[int], cut: bool) -> ParsedTurn:
         """The turn as a message and its calls. A turn that was cut has no calls: half a call is no call."""

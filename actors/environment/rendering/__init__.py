@@ -1,7 +1,6 @@
 """From messages to tokens and back, without ever re-tokenising what a model sampled."""
 
 from headrace.actors.environment.rendering.chat import ChatRenderer
-from headrace.actors.environment.rendering.decoding import IncrementalDecoder
 from headrace.actors.environment.rendering.loading import RendererFactory, check_renderer, load_renderer
 from headrace.actors.environment.rendering.plain import PlainRenderer
 from headrace.actors.environment.rendering.prompt_token_ids import PromptTokenIds
@@ -10,7 +9,6 @@ from headrace.actors.environment.rendering.tokenizer import ModelTokenizer
 
 __all__ = [
     "ChatRenderer",
-    "IncrementalDecoder",
     "ModelTokenizer",
     "PlainRenderer",
     "PromptTokenIds",

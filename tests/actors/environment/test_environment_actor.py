@@ -89,11 +89,11 @@ class Monitor(Actor):
 class House:
     """A runtime with one of each; `environment` are the actor's own options."""
 
-    def __init__(self, model_folder, **environment) -> None:
+    def __init__(self, model_folder, num_generators: int = 2, **environment) -> None:
         self.runtime = Runtime(encode_local=True)
         options = {"environment": SingleTurn, "model_path": str(model_folder), **environment}
         self.environment = EnvironmentActor(**options)
-        self.generators = [Generator(), Generator()]
+        self.generators = [Generator() for _ in range(num_generators)]
         self.graders = [Grader(), Grader()]
         self.dispatcher, self.monitor = Dispatcher(), Monitor()
 
@@ -320,3 +320,28 @@ def test_wrong_options_fail_before_anything_starts(model_folder, option: dict[st
     options = {"environment": SingleTurn, "model_path": str(model_folder), **option}
     with pytest.raises(ValueError, match=message):
         EnvironmentActor(**options)  # type: ignore[arg-type]
+
+
+def test_seeds_do_not_depend_on_which_generator_serves(house, make_spec):
+    """cases B53: verl-project/verl#6857: 4 generator actors x 8 members: all seeds are distinct, and the same ones
+    again in a rerun with the same base, however many generators share the sessions."""
+
+    def seeds(base: int, num_generators: int) -> dict[str, int | None]:
+        async def main() -> dict[str, int | None]:
+            async with house(num_generators=num_generators, slots=32, seed=base) as h:
+                await h.run(
+                    replace(make_spec(f"s{group}-{member}", member=member), group_id=f"g{group}")
+                    for group in range(4)
+                    for member in range(8)
+                )
+                await asyncio.sleep(5)
+                assert all(generator.requests for generator in h.generators)
+                return {r.session_id: r.sampling.seed for g in h.generators for r in g.requests}
+
+        return run_virtual(main())
+
+    first = seeds(7, 4)
+    assert len(first) == len(set(first.values())) == 32
+    assert None not in first.values()
+    assert seeds(7, 4) == seeds(7, 1) == first
+    assert not set(first.values()) & set(seeds(8, 4).values())

@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from headrace.actors.environment.environment import Observation, StepOutcome, Tool
 from headrace.actors.environment.in_process_tools import InProcessTools
 from headrace.actors.environment.phases import CANCEL_GRACE_S, SessionError, Timeouts
+from headrace.actors.environment.rendering import ChatRenderer, before_stop
 from headrace.actors.environment.tools import Calculator
-from headrace.actors.session import ChatMessage, ToolCall
+from headrace.actors.learner.advantages import Rloo
+from headrace.actors.learner.intake import take_in
+from headrace.actors.session import ChatMessage, Group, ToolCall
 from headrace.transport import run_virtual
 
 IM_END = 266
@@ -70,6 +73,22 @@ def test_one_turn(play, make_completion, tokenizer, chat):
     assert session.phase == "done"
 
 
+@pytest.mark.parametrize("template_has_bos", [True, False])
+def test_engine_and_learner_get_the_same_prompt(play, make_completion, make_tokenizer, chat, template_has_bos):
+    """cases C62: huggingface/trl#3853: exactly one BOS, and the ids that the engine was asked with are those that the
+    learner trains on, in every turn."""
+    template = ("{{ bos_token }}" if template_has_bos else "") + chat("append_only")._tokenizer.chat_template
+    renderer = ChatRenderer(make_tokenizer(template, bos_token="<|endoftext|>"), add_bos=True)
+    bos = make_tokenizer().token_id("<|endoftext|>")
+    _, trajectory, _, engine = play([make_completion([259, IM_END])] * 2, turns=2, renderer=renderer)
+    group = Group("g0", (trajectory.graded(1.0, {}), trajectory.graded(0.0, {})))
+    for sequence in take_in([group], Rloo()).sequences:
+        for request, turn in zip(engine.requests, trajectory.turns, strict=True):
+            assert sequence.token_ids[: turn.start].tolist() == request.prompt_token_ids.tolist()
+        assert sequence.token_ids[0] == bos
+        assert sequence.token_ids.tolist().count(bos) == 1
+
+
 def test_what_was_sampled_is_never_encoded_again(play, make_completion):
     """cases C55: huggingface/trl#5224: [256, 258] is the text of 259."""
     _, trajectory, _, engine = play([make_completion([256, 258, IM_END]), make_completion([259, IM_END])], turns=2)
@@ -115,10 +134,37 @@ def test_a_stop_token_midway_shifts_nothing(play, make_completion):
     """cases C61: jingyaogong/minimind#850: the text ends before it, the ids do not."""
     sampled = [259, IM_END, 65, IM_END]
     _, trajectory, environment, engine = play([make_completion(sampled), make_completion([IM_END])], turns=2)
-    turn = trajectory.turns[0]
-    assert trajectory.token_ids[turn.start : turn.end].tolist() == sampled
-    assert engine.requests[1].prompt_token_ids[: turn.end].tolist() == trajectory.token_ids[: turn.end].tolist()
+    start, end = trajectory.turns[0].start, trajectory.turns[0].start + len(sampled)
+    assert trajectory.token_ids[start:end].tolist() == sampled
+    assert engine.requests[1].prompt_token_ids[:end].tolist() == trajectory.token_ids[:end].tolist()
     assert environment.heard[0].content == "hello"
+
+
+def test_what_is_trained_is_what_is_graded(play, make_completion, tokenizer):
+    """cases A10: ZHZisZZ/dllm#118: ids [..., EOS, garbage]: the text before EOS is graded, and the loss mask covers
+    its tokens and the EOS that ended it, in every turn."""
+    script = [make_completion([259, IM_END, 65, 66, IM_END]), make_completion([264, IM_END, 65])]
+    _, trajectory, _, _ = play(script, turns=2)
+    assert trajectory.token_ids[trajectory.loss_mask].tolist() == [259, IM_END, 264, IM_END]
+    assert [(t.end - t.start, t.finish_reason) for t in trajectory.turns] == [(2, "stop"), (2, "stop")]
+    said = [message.content for message in trajectory.messages if message.role == "assistant"]
+    assert said == ["hello", "12"]
+    trained = [tokenizer.decode(trajectory.token_ids[turn.start : turn.end]) for turn in trajectory.turns]
+    assert trained == said
+    assert (trajectory.versions >= 0).tolist() == trajectory.loss_mask.tolist()
+    assert trajectory.problem() is None
+
+
+def test_characters_split_over_tokens_stay_whole(play, make_completion, tokenizer):
+    """cases C74: vllm-project/vllm#6626: text is made of all the ids of a turn at once, never token by token, and the
+    ids stand beside it unchanged; half a character that was cut stays what the tokenizer makes of it."""
+    emoji = tokenizer.encode("\N{GRINNING FACE}")
+    assert len(emoji) == 4
+    script = [make_completion([*emoji, IM_END]), make_completion(emoji[:2], "length")]
+    _, trajectory, environment, _ = play(script, turns=3)
+    assert environment.heard[0].content == "\N{GRINNING FACE}"
+    assert trajectory.messages[-1].content == tokenizer.decode(emoji[:2])
+    assert trajectory.token_ids[trajectory.loss_mask].tolist() == [*emoji, IM_END, *emoji[:2]]
 
 
 def test_tokens_that_change_under_a_turn_are_a_prefix_mismatch(make_session, make_completion):
@@ -331,14 +377,15 @@ def test_every_turn_saw_exactly_what_stands_before_it(
     make_session, make_engine, make_completion, make_spec, chat, turns, answers, template
 ):
     """Invariants 1 and 2 of the cases, for random tokens, texts and templates: lengths agree; each prompt is a prefix
-    of the record; what was sampled, and nothing else, is trained."""
+    of the record; what was sampled up to its stop token, and nothing else, is trained."""
+    renderer = chat(template)
 
     async def main():
         engine = make_engine([make_completion(ids, version=n + 1) for n, ids in enumerate(turns)])
         session = make_session(
             engine,
             environment=lambda: Echo(answers[: len(turns) - 1]),
-            renderer=chat(template),
+            renderer=renderer,
             spec=make_spec(max_tokens=13),
         )
         return engine, await session.run()
@@ -346,14 +393,16 @@ def test_every_turn_saw_exactly_what_stands_before_it(
     engine, trajectory = run_virtual(main())
     lengths = {len(a) for a in (trajectory.token_ids, trajectory.logprobs, trajectory.loss_mask, trajectory.versions)}
     assert len(lengths) == 1
-    sampled = []
+    trained = []
     for request, turn, ids in zip(engine.requests, trajectory.turns, turns, strict=False):
         assert trajectory.token_ids[: turn.start].tolist() == request.prompt_token_ids.tolist()
-        assert trajectory.token_ids[turn.start : turn.end].tolist() == ids
+        assert trajectory.token_ids[turn.start : turn.start + len(ids)].tolist() == ids
+        said = ids[: len(before_stop(ids, renderer.stop_token_ids)) + 1]
+        assert turn.end - turn.start == len(said)
         assert trajectory.loss_mask[turn.start : turn.end].all()
-        sampled += ids
+        trained += said
     assert len(engine.requests) == len(trajectory.turns)
-    assert trajectory.token_ids[trajectory.loss_mask].tolist() == sampled
+    assert trajectory.token_ids[trajectory.loss_mask].tolist() == trained
 
 
 def test_a_tool_session_ends_with_an_answer(make_session, make_engine, make_completion, make_spec, tokenizer):

@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -109,6 +110,21 @@ def test_boxed_answer(case: str, gold: str, answer: str, reward: float, make_ses
 def test_completion(case: str, extraction: str, gold: str, text: str, reward: float, make_session: MakeSession) -> None:
     """cases A1, A2, A4, A5, A7, A19, A28, A31: see the table."""
     assert MathGrading(extraction=extraction).grade(make_session(text, gold)).reward == reward
+
+
+def test_training_and_evaluation_judge_alike(make_session: MakeSession) -> None:
+    """cases A2: what a session is for, and how it was sampled, does not change its grade, over the whole table."""
+    texts = [(gold, rf"So it is \boxed{{{answer}}}.", reward) for _, gold, answer, reward in IN_A_BOX]
+    texts += [(gold, text, reward) for _, extraction, gold, text, reward in WHOLE_TEXTS if extraction == "strict"]
+    grading = MathGrading()
+    for gold, text, reward in texts:
+        train = make_session(text, gold)
+        held_out = replace(train.spec, purpose="eval", sampling=replace(train.spec.sampling, temperature=0.0))
+        evaluation = replace(train, spec=held_out)
+        assert grading.quick(train) == grading.quick(evaluation)
+        grades = grading.grade(train), grading.grade(evaluation)
+        assert grades[0] == grades[1]
+        assert grades[0].reward == reward
 
 
 def test_quick_never_disagrees_with_the_whole_grading(make_session: MakeSession) -> None:

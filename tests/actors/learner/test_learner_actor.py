@@ -12,6 +12,7 @@ import logging
 import math
 import secrets
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,21 @@ class FakeDispatcher(Actor):
 class NoRewards(FakeDispatcher):
     def reward(self, token: int) -> float | None:
         return None
+
+
+class NothingSampled(FakeDispatcher):
+    """Rewards that differ, and loss masks that are all zero."""
+
+    def trajectory(self, group_id: str, member: int, token: int, logprob: float) -> Trajectory:
+        whole = super().trajectory(group_id, member, token, logprob)
+        none = np.zeros_like(whole.loss_mask)
+        return replace(
+            whole,
+            loss_mask=none,
+            logprobs=np.zeros_like(whole.logprobs),
+            versions=np.full_like(whole.versions, -1),
+            reward=float(member % 2),
+        )
 
 
 class NoBatches(FakeDispatcher):
@@ -311,11 +327,18 @@ def test_lr_0_trains_nothing(play, model_folder, tmp_path):
     assert all(torch.equal(before[n].view(torch.int32), after[n].view(torch.int32)) for n in before)
 
 
-def test_a_batch_without_rewards_is_acknowledged_and_trains_nothing(play, model_folder, tmp_path):
-    """cases B44: nothing to train: no optimizer step, no NaN; `step` counts the batch, `skipped_batches` says so."""
+@pytest.mark.parametrize(
+    ("dispatcher", "reason"), [(NoRewards, "reward_missing"), (NothingSampled, "no_sampled_tokens")]
+)
+def test_a_batch_with_nothing_to_train_is_acknowledged_and_trains_nothing(
+    play, model_folder, tmp_path, dispatcher, reason
+):
+    """cases B44: no rewards, or masks that are all zero: no optimizer step, no NaN; `step` counts the batch,
+    `skipped_batches` says so, and the refusals say why."""
     from safetensors.torch import load_file
 
-    world = play(dispatcher=NoRewards, max_steps=3)
+    world = play(dispatcher=dispatcher, max_steps=3)
+    assert world.series("train", f"intake/refused_{reason}") == [GROUPS * MEMBERS] * 3
     assert [len(t.session_ids) for t in world.trained] == [GROUPS * MEMBERS] * 3
     assert world.series("train", "skipped_batches") == [1.0, 2.0, 3.0]
     assert all(np.isfinite(v) for m in world.metrics["train"] for v in m.values.values())
