@@ -27,8 +27,8 @@ _SIZE_INCHES = (5.6, 3.0)
 
 def held_out_reward(entries: Sequence[Mapping[str, Any]]) -> Figure | None:
     """Mean reward of held-out prompts by optimizer step: temperature 1, greedy, pass@8; bars are one standard error."""
-    if not entries:
-        return None
+    if not any({"greedy", "reward", "pass_at_8"} & entry.keys() for entry in entries):
+        return None  # nothing was evaluated, or no session of an evaluation has a reward
     figure, axes = _canvas("optimizer steps in the version", "held-out reward")
     for name, label, colour in (
         ("greedy", "greedy", BLUE),

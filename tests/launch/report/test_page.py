@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from headrace.launch.report import build_report, write_report
+from headrace.launch.report import build_report, pictures, write_report
 from headrace.launch.report.example_sessions import example_sessions
 from headrace.launch.report.page import figures
 from headrace.launch.report.run_files import RunFiles
@@ -36,3 +36,7 @@ def test_the_best_and_the_worst_are_the_newest_of_their_reward(run_folder: Path)
 
 def test_pictures_without_data_are_left_out(tmp_path: Path) -> None:
     assert figures(build_report(tmp_path), RunFiles(tmp_path)) == []
+
+
+def test_an_evaluation_without_any_reward_has_no_picture() -> None:
+    assert pictures.held_out_reward([{"version": 1, "step": 0, "sessions": 12.0, "missing": 12.0}]) is None
