@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headrace.actors.grader.grading import why_unscorable
+from headrace.actors.session import Task
 from headrace.launch.building import build
 from headrace.launch.checks import check_counts, check_values, value_at
 from headrace.launch.numbers import check_numbers
@@ -29,6 +31,8 @@ from headrace.launch.topology import count_actors, plan_topology, roles_of
 from headrace.transport import Actor
 
 log = logging.getLogger("headrace.preflight")
+
+NUM_TASKS_TRIED = 8
 
 
 def check_config(config: Mapping[str, Any]) -> list[Problem]:
@@ -92,13 +96,29 @@ def try_tasks(config: Mapping[str, Any]) -> tuple[str | None, list[Problem]]:
         return None, problems
     try:
         source.held_out(value_at(config, "evaluation.num_prompts") or 0)
-        source.task(0)
-        return (source.fingerprint() if hasattr(source, "fingerprint") else None), []
+        first = [source.task(index) for index in range(NUM_TASKS_TRIED)]
+        fingerprint = source.fingerprint() if hasattr(source, "fingerprint") else None
     except Exception as error:  # a source is anybody's code; whatever it raises here it would raise in the run
         log.debug("the tasks could not be made", exc_info=True)
         key = "tasks.path" if isinstance(error, OSError) and "path" in tasks else "tasks"
         given = shorten(tasks["path"] if key == "tasks.path" else tasks["_target_"])
         return None, [Problem(key, given, "tasks that can be made", f"{type(error).__name__}: {error}")]
+    return fingerprint, _try_grading(config, first)
+
+
+def _try_grading(config: Mapping[str, Any], tasks: list[Task]) -> list[Problem]:
+    """Whether the grader's grading can score any of these tasks: else every session would end without a reward."""
+    grading = value_at(config, "grader.grading")
+    if not isinstance(grading, Mapping) or "_target_" not in grading:
+        return []
+    judge, problems = build(grading, "grader.grading")
+    if problems:
+        return problems
+    reasons = [why_unscorable(judge, task) for task in tasks]
+    if None in reasons:
+        return []
+    allowed = "a grading that can score these tasks"
+    return [Problem("grader.grading", shorten(grading["_target_"]), allowed, str(reasons[0]))]
 
 
 def main() -> None:

@@ -72,10 +72,13 @@ class CodeTestsGrading:
         self.case_timeout_s = case_timeout_s
         self.prompt_tail = prompt_tail
 
+    def unscorable(self, task: Task) -> str | None:
+        return f"task {task.task_id} has no tests in its entry" if _tests(task) is None else None
+
     def grade(self, trajectory: Trajectory) -> Grade:
         tests = _tests(trajectory.spec.task)
         if tests is None:
-            return Grade(None, notes={"unscorable": f"task {trajectory.spec.task.task_id} has no tests in its entry"})
+            return Grade(None, notes={"unscorable": self.unscorable(trajectory.spec.task) or ""})
         visible = strip_reasoning(answer_text(trajectory), opened_by_prompt=opens_reasoning(self.prompt_tail))
         code = "" if visible is None else solution_code(visible)
         passed = [bool(code.strip()) and self._passes(code, tests, case) for case in tests["cases"]]

@@ -13,8 +13,9 @@ from headrace.actors.grader.grading import (
     WarmGrading,
     as_grade,
     killed_reward,
+    why_unscorable,
 )
-from headrace.actors.session import Trajectory
+from headrace.actors.session import Task, Trajectory
 
 
 class CompositeGrading:
@@ -40,6 +41,11 @@ class CompositeGrading:
         for part in self.gradings.values():
             if isinstance(part, WarmGrading):
                 part.warm_up(in_child)
+
+    def unscorable(self, task: Task) -> str | None:
+        """Why one of the components could not score it: then the whole cannot."""
+        reasons = {name: why_unscorable(part, task) for name, part in self.gradings.items()}
+        return next((f"{name}: {reason}" for name, reason in reasons.items() if reason is not None), None)
 
     def quick(self, trajectory: Trajectory) -> Grade | None:
         """The sum, where every component is inline or decides quickly."""

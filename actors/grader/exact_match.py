@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.actors.grader.extraction import check_rule, extract_answer, opens_reasoning, strip_reasoning
 from headrace.actors.grader.grading import Grade, Isolation, answer_text
-from headrace.actors.session import Trajectory
+from headrace.actors.session import Task, Trajectory
 
 
 class ExactMatchGrading:
@@ -19,6 +19,9 @@ class ExactMatchGrading:
         self.extraction = extraction if extraction == "whole" else check_rule(extraction)
         self.case_sensitive = case_sensitive
         self.prompt_tail = prompt_tail
+
+    def unscorable(self, task: Task) -> str | None:
+        return "the task has no answer" if task.answer is None else None
 
     def grade(self, trajectory: Trajectory) -> Grade:
         gold = trajectory.spec.task.answer

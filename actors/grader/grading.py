@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from headrace.actors.session import Trajectory
+from headrace.actors.session import Task, Trajectory
 
 Isolation = Literal["inline", "process"]
 
@@ -55,12 +55,26 @@ class WarmGrading(Protocol):
 
 
 @runtime_checkable
+class ChoosyGrading(Protocol):
+    """A grading that can score some tasks only. The preflight asks it, so that a run whose tasks it cannot score does
+    not start."""
+
+    def unscorable(self, task: Task) -> str | None:
+        """Why no answer to this task could be scored; None where one can."""
+
+
+@runtime_checkable
 class HostileAnswerGrading(Protocol):
     """A grading for which an answer that exhausts the time or memory limit is a wrong answer, not an infrastructure
     failure."""
 
     killed_reward: float | None
     """the reward of a session whose grading had to be killed; a grading without this attribute gives None"""
+
+
+def why_unscorable(grading: object, task: Task) -> str | None:
+    """The grading's own word on a task; None where it has none."""
+    return grading.unscorable(task) if isinstance(grading, ChoosyGrading) else None
 
 
 def killed_reward(grading: object) -> float | None:

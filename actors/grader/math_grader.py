@@ -19,7 +19,7 @@ from headrace.actors.grader.extraction import (
 )
 from headrace.actors.grader.grading import Grade, Isolation, answer_text
 from headrace.actors.grader.math_text import MAX_ANSWER_CHARACTERS, compare_cheaply, is_balanced, normalise
-from headrace.actors.session import Trajectory
+from headrace.actors.session import Task, Trajectory
 
 
 class MathGrading:
@@ -46,10 +46,13 @@ class MathGrading:
         if in_child:
             math_symbolic.load()
 
+    def unscorable(self, task: Task) -> str | None:
+        return None if gold_answer(task.answer) is not None else f"gold answer {task.answer!r} cannot be parsed"
+
     def quick(self, trajectory: Trajectory) -> Grade | None:
         gold = gold_answer(trajectory.spec.task.answer)
         if gold is None:
-            return Grade(None, notes={"unscorable": f"gold answer {trajectory.spec.task.answer!r} cannot be parsed"})
+            return Grade(None, notes={"unscorable": self.unscorable(trajectory.spec.task) or ""})
         answer = self._answer(trajectory)
         if answer is None:
             return _grade(False, "no answer found")

@@ -6,7 +6,7 @@ import re
 
 from headrace.actors.grader.extraction import brace_pairs, opens_reasoning, strip_reasoning
 from headrace.actors.grader.grading import Grade, Isolation, answer_text
-from headrace.actors.session import Trajectory
+from headrace.actors.session import Task, Trajectory
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _GAP = r"[\s*_]{0,8}"
@@ -53,12 +53,14 @@ class MultipleChoiceGrading:
         self.letters = letters
         self.prompt_tail = prompt_tail
 
+    def unscorable(self, task: Task) -> str | None:
+        gold = chosen_letter(task.answer or "", self.letters)
+        return f"gold {task.answer!r} is no letter of {self.letters}" if gold is None else None
+
     def grade(self, trajectory: Trajectory) -> Grade:
         gold = chosen_letter(trajectory.spec.task.answer or "", self.letters)
         if gold is None:
-            return Grade(
-                None, notes={"unscorable": f"gold {trajectory.spec.task.answer!r} is no letter of {self.letters}"}
-            )
+            return Grade(None, notes={"unscorable": self.unscorable(trajectory.spec.task) or ""})
         visible = strip_reasoning(answer_text(trajectory), opened_by_prompt=opens_reasoning(self.prompt_tail))
         choice = None if visible is None else extract_choice(visible, self.letters)
         reward = 1.0 if choice == gold else 0.0

@@ -53,6 +53,9 @@ class ReasoningGymGrading:
 
         assert reasoning_gym is not None, "imported for its registry"
 
+    def unscorable(self, task: Task) -> str | None:
+        return None if _named(task)[0] is not None else _why_unscorable(task)
+
     def quick(self, trajectory: Trajectory) -> Grade | None:
         """The grade, where the dataset's scorer is known to be cheap and pure."""
         dataset, config_json = _named(trajectory.spec.task)
@@ -106,4 +109,11 @@ def _judge_raising(scorer: gym_scorers.Scorer, item: gym_scorers.Item, error: Ex
 
 
 def _unscorable(task: Task) -> Grade:
-    return Grade(None, notes={"unscorable": f"task {task.task_id} has no entry of a reasoning-gym dataset"})
+    return Grade(None, notes={"unscorable": _why_unscorable(task)})
+
+
+def _why_unscorable(task: Task) -> str:
+    return (
+        f"task {task.task_id} has no entry of a reasoning-gym dataset; for answers of its own use grader=exact_match "
+        "or grader=math"
+    )

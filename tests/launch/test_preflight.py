@@ -103,6 +103,24 @@ class TestConfigurations:
         assert problems == []
         assert try_tasks({}) == (None, [])
 
+    def test_a_grading_that_can_score_none_of_the_tasks(self, tmp_path: Path) -> None:
+        """Else every session would end without a reward, and the run would wait for ever."""
+        path = tmp_path / "tasks.jsonl"
+        path.write_text('{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2=", "answer": "3"}\n')
+        source = "headrace.actors.dispatcher.sources.json_lines_source.JsonLinesSource"
+        gym, exact = (
+            {"_target_": f"headrace.actors.grader.{name}"}
+            for name in ("reasoning_gym_grader.ReasoningGymGrading", "exact_match.ExactMatchGrading")
+        )
+        config = {"tasks": {"_target_": source, "path": str(path)}, "grader": {"grading": gym}}
+        _, problems = try_tasks(config)
+        assert [p.key for p in problems] == ["grader.grading"]
+        assert "use grader=exact_match or grader=math" in problems[0].fix
+        config["grader"] = {"grading": exact}
+        assert try_tasks(config)[1] == []
+        path.write_text('{"prompt": "1+1=", "answer": null}\n{"prompt": "1+2=", "answer": null}\n')
+        assert "no answer" in try_tasks(config)[1][0].fix
+
     def test_a_missing_model(self, tmp_path: Path) -> None:
         config = {"model": {"_target_": "sample_plugins.Model", "path": str(tmp_path / "none")}}
         problems = prepare_model(config, tmp_path)
