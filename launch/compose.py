@@ -6,7 +6,7 @@ Containers are plain dicts and lists from here on (cases I118). Raises ConfigErr
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -176,8 +176,23 @@ def _no_such(base: DictConfig, override: Override) -> Problem:
     key = override.key_or_group
     keys = [] if "/" in key else [str(k) for k in base]
     known = {*_groups(key), *keys} - {"hydra"}
-    fix = did_you_mean(key, known, f"a new key is added with +{key}=…")
+    elsewhere = sorted(_paths_to(base, key), key=lambda path: (path.count("."), path))
+    if elsewhere:
+        fix = f"did you mean {' or '.join(f'{path}=…' for path in elsewhere[:3])}?"
+    else:
+        fix = did_you_mean(key, known, "values stand below a group, as in learner.lr=…; --cfg job prints all of them")
     return Problem(key, f"the unknown key {key!r}", f"the groups and keys {listing(known, at_most=40)}", fix)
+
+
+def _paths_to(node: DictConfig, name: str, prefix: str = "") -> Iterator[str]:
+    """The keys of the configuration that end in `name`."""
+    for key in node:
+        path = f"{prefix}{key}"
+        if key == name:
+            yield path
+        child = node._get_node(key)
+        if isinstance(child, DictConfig) and not child._is_none() and not child._is_interpolation():
+            yield from _paths_to(child, name, f"{path}.")
 
 
 def _is_value(base: DictConfig, override: Override) -> bool:

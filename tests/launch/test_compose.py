@@ -71,6 +71,8 @@ def test_engines_are_chosen_apart() -> None:
         (["learner.lrr=1"], {"learner.lrr": "did you mean 'lr'?"}),
         (["trainin.max_steps=1", "sed=3"], {"trainin.max_steps": "'training'", "sed": "'seed'"}),
         (["experimnt=smoke", "learner.lrr=1"], {"experimnt": "'experiment'", "learner.lrr": "'lr'"}),
+        (["lr=1e-3"], {"lr": "did you mean learner.lr=… or learner.pretrain.lr=…?"}),
+        (["batch_size=32"], {"batch_size": "--cfg job prints all of them"}),
         (["experiment=smoky"], {"experiment": "did you mean 'smoke'?"}),
         (["generator/engin=vllm"], {"generator/engin": "'generator/engine'"}),
         (
