@@ -67,11 +67,19 @@ def write_config(folder: Path, config: Mapping[str, object]) -> None:
     write_atomically(folder / "config.yaml", text)
 
 
+def parse_config(text: str) -> object:
+    """Raises ValueError where the text is no YAML."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
 def read_config(folder: Path) -> dict[str, object]:
     path = folder / "config.yaml"
     try:
-        loaded = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        loaded = parse_config(path.read_text())
+    except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     if not isinstance(loaded, dict):
         raise ValueError(f"{path} is damaged: it does not hold a mapping")

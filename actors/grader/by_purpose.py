@@ -7,30 +7,27 @@ from headrace.actors.grader.grading import (
     Grade,
     Grading,
     Isolation,
-    WarmGrading,
     as_grade,
-    killed_reward,
+    joint_isolation,
+    joint_killed_reward,
+    warm_up_all,
     why_unscorable,
 )
 from headrace.actors.session import Task, Trajectory
 
 
 class ByPurpose:
-    """Sessions that train are graded by `train`, the held-out ones by `evaluation`. Where a grading had to be killed,
-    the reward is 0.0 if both say so of a killed answer, else None."""
+    """Sessions that train are graded by `train`, the held-out ones by `evaluation`. What had to be killed
+    gets what joint_killed_reward says."""
 
     def __init__(self, *, train: Grading, evaluation: Grading) -> None:
         self.train = train
         self.evaluation = evaluation
-        in_process = [part for part in (train, evaluation) if part.isolation == "process"]
-        self.isolation: Isolation = "process" if in_process else "inline"
-        hostile = bool(in_process) and all(killed_reward(part) == 0.0 for part in in_process)
-        self.killed_reward: float | None = 0.0 if hostile else None
+        self.isolation: Isolation = joint_isolation((train, evaluation))
+        self.killed_reward = joint_killed_reward((train, evaluation))
 
     def warm_up(self, in_child: bool) -> None:
-        for part in (self.train, self.evaluation):
-            if isinstance(part, WarmGrading):
-                part.warm_up(in_child)
+        warm_up_all((self.train, self.evaluation), in_child)
 
     def unscorable(self, task: Task) -> str | None:
         return why_unscorable(self.train, task) or why_unscorable(self.evaluation, task)

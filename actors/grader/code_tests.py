@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.actors.grader.extraction import opens_reasoning, strip_reasoning
-from headrace.actors.grader.grading import Grade, Isolation, answer_text
+from headrace.actors.grader.grading import Grade, Isolation, answer_text, unscorable_grade
 from headrace.actors.session import Task, Trajectory
 
 _FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.S)
@@ -73,12 +73,12 @@ class CodeTestsGrading:
         self.prompt_tail = prompt_tail
 
     def unscorable(self, task: Task) -> str | None:
-        return f"task {task.task_id} has no tests in its entry" if _tests(task) is None else None
+        return _no_tests(task) if _tests(task) is None else None
 
     def grade(self, trajectory: Trajectory) -> Grade:
         tests = _tests(trajectory.spec.task)
         if tests is None:
-            return Grade(None, notes={"unscorable": self.unscorable(trajectory.spec.task) or ""})
+            return unscorable_grade(_no_tests(trajectory.spec.task))
         visible = strip_reasoning(answer_text(trajectory), opened_by_prompt=opens_reasoning(self.prompt_tail))
         code = "" if visible is None else solution_code(visible)
         passed = [bool(code.strip()) and self._passes(code, tests, case) for case in tests["cases"]]
@@ -94,6 +94,10 @@ class CodeTestsGrading:
             _RUN_PROGRAM, {"code": code}, stdin=case["stdin"], timeout_s=self.case_timeout_s, capture_stdout=True
         )
         return run.exit_code == 0 and _lines(run.output.decode(errors="replace")) == _lines(case["expected"])
+
+
+def _no_tests(task: Task) -> str:
+    return f"task {task.task_id} has no tests in its entry"
 
 
 def solution_code(text: str) -> str:

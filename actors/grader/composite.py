@@ -10,9 +10,10 @@ from headrace.actors.grader.grading import (
     Grading,
     Isolation,
     QuickGrading,
-    WarmGrading,
     as_grade,
-    killed_reward,
+    joint_isolation,
+    joint_killed_reward,
+    warm_up_all,
     why_unscorable,
 )
 from headrace.actors.session import Task, Trajectory
@@ -32,15 +33,11 @@ class CompositeGrading:
             raise ValueError(f"weights must name the gradings {sorted(gradings)}, got {sorted(weights)}")
         self.gradings = dict(gradings)
         self.weights = {name: float(weights[name]) for name in self.gradings}
-        in_process = [part for part in self.gradings.values() if part.isolation == "process"]
-        self.isolation: Isolation = "process" if in_process else "inline"
-        hostile = bool(in_process) and all(killed_reward(part) == 0.0 for part in in_process)
-        self.killed_reward: float | None = 0.0 if hostile else None
+        self.isolation: Isolation = joint_isolation(self.gradings.values())
+        self.killed_reward = joint_killed_reward(self.gradings.values())
 
     def warm_up(self, in_child: bool) -> None:
-        for part in self.gradings.values():
-            if isinstance(part, WarmGrading):
-                part.warm_up(in_child)
+        warm_up_all(self.gradings.values(), in_child)
 
     def unscorable(self, task: Task) -> str | None:
         """Why one of the components could not score it: then the whole cannot."""

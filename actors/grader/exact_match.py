@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from headrace.actors.grader.extraction import check_rule, extract_answer, opens_reasoning, strip_reasoning
-from headrace.actors.grader.grading import Grade, Isolation, answer_text
+from headrace.actors.grader.grading import Grade, Isolation, answer_text, unscorable_grade
 from headrace.actors.session import Task, Trajectory
+
+_NO_ANSWER = "the task has no answer"
 
 
 class ExactMatchGrading:
@@ -21,12 +23,12 @@ class ExactMatchGrading:
         self.prompt_tail = prompt_tail
 
     def unscorable(self, task: Task) -> str | None:
-        return "the task has no answer" if task.answer is None else None
+        return _NO_ANSWER if task.answer is None else None
 
     def grade(self, trajectory: Trajectory) -> Grade:
         gold = trajectory.spec.task.answer
         if gold is None:
-            return Grade(None, notes={"unscorable": "the task has no answer"})
+            return unscorable_grade(_NO_ANSWER)
         answer = self._answer(answer_text(trajectory))
         reward = 1.0 if answer is not None and self._spelling(answer) == self._spelling(gold) else 0.0
         return Grade(reward, {"correct": reward}, {"answer": "" if answer is None else answer[:200]})

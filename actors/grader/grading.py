@@ -11,6 +11,7 @@ Training and evaluation call the same object: there is no second grading path.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -70,6 +71,28 @@ class HostileAnswerGrading(Protocol):
 
     killed_reward: float | None
     """the reward of a session whose grading had to be killed; a grading without this attribute gives None"""
+
+
+def joint_isolation(parts: Iterable[Grading]) -> Isolation:
+    """What a grading made of parts needs: a process where one of them does."""
+    return "process" if any(part.isolation == "process" for part in parts) else "inline"
+
+
+def joint_killed_reward(parts: Iterable[Grading]) -> float | None:
+    """0.0 where every part that runs in a process says so of a killed answer, else None."""
+    in_process = [part for part in parts if part.isolation == "process"]
+    return 0.0 if in_process and all(killed_reward(part) == 0.0 for part in in_process) else None
+
+
+def warm_up_all(parts: Iterable[Grading], in_child: bool) -> None:
+    for part in parts:
+        if isinstance(part, WarmGrading):
+            part.warm_up(in_child)
+
+
+def unscorable_grade(reason: str) -> Grade:
+    """No reward, since no answer to the task could have one."""
+    return Grade(None, notes={"unscorable": reason})
 
 
 def why_unscorable(grading: object, task: Task) -> str | None:

@@ -17,7 +17,7 @@ from headrace.actors.grader.extraction import (
     opens_reasoning,
     strip_reasoning,
 )
-from headrace.actors.grader.grading import Grade, Isolation, answer_text
+from headrace.actors.grader.grading import Grade, Isolation, answer_text, unscorable_grade
 from headrace.actors.grader.math_text import MAX_ANSWER_CHARACTERS, compare_cheaply, is_balanced, normalise
 from headrace.actors.session import Task, Trajectory
 
@@ -47,12 +47,12 @@ class MathGrading:
             math_symbolic.load()
 
     def unscorable(self, task: Task) -> str | None:
-        return None if gold_answer(task.answer) is not None else f"gold answer {task.answer!r} cannot be parsed"
+        return _unreadable(task) if gold_answer(task.answer) is None else None
 
     def quick(self, trajectory: Trajectory) -> Grade | None:
         gold = gold_answer(trajectory.spec.task.answer)
         if gold is None:
-            return Grade(None, notes={"unscorable": self.unscorable(trajectory.spec.task) or ""})
+            return unscorable_grade(_unreadable(trajectory.spec.task))
         answer = self._answer(trajectory)
         if answer is None:
             return _grade(False, "no answer found")
@@ -96,6 +96,10 @@ def gold_answer(text: str | None) -> str | None:
 def symbolic_text(answer: str) -> str:
     """An answer as the symbolic engine gets it: without math-mode dollars."""
     return answer.strip().strip("$").strip()
+
+
+def _unreadable(task: Task) -> str:
+    return f"gold answer {task.answer!r} cannot be parsed"
 
 
 def _grade(correct: bool, answer: str) -> Grade:

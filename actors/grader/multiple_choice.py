@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from headrace.actors.grader.extraction import brace_pairs, opens_reasoning, strip_reasoning
-from headrace.actors.grader.grading import Grade, Isolation, answer_text
+from headrace.actors.grader.grading import Grade, Isolation, answer_text, unscorable_grade
 from headrace.actors.session import Task, Trajectory
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
@@ -54,14 +54,16 @@ class MultipleChoiceGrading:
         self.prompt_tail = prompt_tail
 
     def unscorable(self, task: Task) -> str | None:
-        gold = chosen_letter(task.answer or "", self.letters)
-        return f"gold {task.answer!r} is no letter of {self.letters}" if gold is None else None
+        return self._no_letter(task) if chosen_letter(task.answer or "", self.letters) is None else None
 
     def grade(self, trajectory: Trajectory) -> Grade:
         gold = chosen_letter(trajectory.spec.task.answer or "", self.letters)
         if gold is None:
-            return Grade(None, notes={"unscorable": self.unscorable(trajectory.spec.task) or ""})
+            return unscorable_grade(self._no_letter(trajectory.spec.task))
         visible = strip_reasoning(answer_text(trajectory), opened_by_prompt=opens_reasoning(self.prompt_tail))
         choice = None if visible is None else extract_choice(visible, self.letters)
         reward = 1.0 if choice == gold else 0.0
         return Grade(reward, {"correct": reward}, {"answer": choice or ""})
+
+    def _no_letter(self, task: Task) -> str:
+        return f"gold {task.answer!r} is no letter of {self.letters}"

@@ -18,7 +18,7 @@ from headrace.actors.grader.extraction import (
     opens_reasoning,
     strip_reasoning,
 )
-from headrace.actors.grader.grading import Grade, Isolation, answer_text
+from headrace.actors.grader.grading import Grade, Isolation, answer_text, unscorable_grade
 from headrace.actors.session import Task, Trajectory
 from headrace.actors.tasks.plain_json import from_json
 
@@ -54,13 +54,13 @@ class ReasoningGymGrading:
         assert reasoning_gym is not None, "imported for its registry"
 
     def unscorable(self, task: Task) -> str | None:
-        return None if _named(task)[0] is not None else _why_unscorable(task)
+        return _no_entry(task) if _named(task)[0] is None else None
 
     def quick(self, trajectory: Trajectory) -> Grade | None:
         """The grade, where the dataset's scorer is known to be cheap and pure."""
         dataset, config_json = _named(trajectory.spec.task)
         if dataset is None:
-            return _unscorable(trajectory.spec.task)
+            return unscorable_grade(_no_entry(trajectory.spec.task))
         return self.grade(trajectory) if gym_scorers.is_cheap(dataset, config_json) else None
 
     def grade(self, trajectory: Trajectory) -> Grade:
@@ -68,7 +68,7 @@ class ReasoningGymGrading:
         dataset, config_json = _named(task)
         item = from_json(task.entry.get("item"))
         if dataset is None or not isinstance(item, dict):
-            return _unscorable(task)
+            return unscorable_grade(_no_entry(task))
         answer = self._answer(answer_text(trajectory))
         scorer = gym_scorers.scorer(dataset, config_json, self.exact_numbers)
         try:
@@ -76,7 +76,7 @@ class ReasoningGymGrading:
         except Exception as error:  # many scorers raise on an answer that they cannot read
             return _judge_raising(scorer, item, error)
         if not math.isfinite(score):
-            return Grade(None, notes={"unscorable": f"the scorer of {dataset} returned {score}"})
+            return unscorable_grade(f"the scorer of {dataset} returned {score}")
         return Grade(score, {dataset: score}, {"answer": "" if answer is None else answer[:200]})
 
     def _answer(self, text: str) -> str | None:
@@ -108,11 +108,7 @@ def _judge_raising(scorer: gym_scorers.Scorer, item: gym_scorers.Item, error: Ex
     return Grade(0.0, notes={"unreadable": repr(error)[:200]})
 
 
-def _unscorable(task: Task) -> Grade:
-    return Grade(None, notes={"unscorable": _why_unscorable(task)})
-
-
-def _why_unscorable(task: Task) -> str:
+def _no_entry(task: Task) -> str:
     return (
         f"task {task.task_id} has no entry of a reasoning-gym dataset; for answers of its own use grader=exact_match "
         "or grader=math"

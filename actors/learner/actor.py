@@ -250,7 +250,9 @@ class Learner(Actor):
     async def _run_probe(self, bench: Workbench) -> None:
         if self._probe is None:
             return
-        prompts = await asyncio.to_thread(self._probe.prompt_ids, bench.tokenizer, bench.policy.vocab_size)
+        prompts = await self.context.run_blocking(
+            self._probe.prompt_ids, bench.tokenizer, bench.policy.vocab_size, label="probe"
+        )
         try:
             gap = await self._probe.run(self.context, prompts, self._publisher.version, bench.logprobs)
         except TransportError as error:  # a lost generator must not end a run over a measurement

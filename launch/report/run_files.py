@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from headrace.launch.run_folder import parse_config
+
 
 @dataclass(frozen=True, slots=True)
 class MetricsRecord:
@@ -68,15 +70,7 @@ class RunFiles:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        import yaml
-
-        def parse(text: str) -> object:
-            try:
-                return yaml.safe_load(text)
-            except yaml.YAMLError as error:
-                raise ValueError(str(error)) from error
-
-        return self._mapping("config.yaml", parse)
+        return self._mapping("config.yaml", parse_config)
 
     @cached_property
     def activity(self) -> dict[str, dict[str, Any]]:
