@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -30,13 +31,25 @@ class ActivityTotals:
     working_s: dict[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One outstanding wait on a peer: `peer` is an actor's name or a role, `what` the message that it is to answer."""
+
+    peer: str
+    what: str
+    since_s: float
+
+
 class Activity:
+    """`step`: the label of the coroutine whose step runs now (read by the loop's watchdog from another thread)."""
+
     def __init__(self, now: Callable[[], float], on_slow_step: Callable[[str, float], None] | None = None) -> None:
         self._now = now
         self._on_slow_step = on_slow_step
         self._start_s = self._since_s = now()
         self._depth = 0
-        self._waits: dict[int, str] = {}
+        self._waits: dict[int, tuple[str, str, object, float]] = {}  # role, peer, what, since
+        self.step: str | None = None
         self._next_wait = 0
         self._busy_s = 0.0
         self._idle_s = 0.0
@@ -54,12 +67,12 @@ class Activity:
         self._depth -= 1
         return now_s
 
-    def block(self, role: str) -> int:
-        """An ask to `role` is outstanding from now until `unblock(ticket)`."""
-        if not self._depth:
-            self._settle()
+    def block(self, role: str, peer: str = "", what: object = "") -> int:
+        """A wait on `role` (on its member `peer`, for the answer to a message of type `what`) is outstanding from now
+        until `unblock(ticket)`."""
+        now_s = self._now() if self._depth else self._settle()
         self._next_wait += 1
-        self._waits[self._next_wait] = role
+        self._waits[self._next_wait] = (role, peer, what, now_s)
         return self._next_wait
 
     def unblock(self, ticket: int) -> None:
@@ -77,8 +90,16 @@ class Activity:
             self._working_s[label] = self._working_s.get(label, 0.0) + self.end() - began_s
 
     def waiting_on(self) -> str | None:
-        """The role of the oldest outstanding ask."""
-        return next(iter(self._waits.values()), None)
+        """The role of the oldest outstanding wait."""
+        return next(iter(self._waits.values()))[0] if self._waits else None
+
+    def waits(self, limit: int = 32) -> list[Wait]:
+        """The oldest outstanding waits, the oldest first."""
+        oldest = islice(self._waits.values(), limit)
+        return [
+            Wait(peer or role, what.__qualname__ if isinstance(what, type) else str(what), since_s)
+            for role, peer, what, since_s in oldest
+        ]
 
     def totals(self) -> ActivityTotals:
         now_s = self._settle()
@@ -93,12 +114,14 @@ class Activity:
         value: Any = None
         while True:
             began_s = self.begin()
+            outer, self.step = self.step, label
             try:
                 yielded = coroutine.send(value) if pending is None else coroutine.throw(pending)
             except StopIteration as stop:
                 result: T = stop.value
                 return result
             finally:
+                self.step = outer
                 took_s = self.end() - began_s
                 if took_s > SLOW_STEP_S and self._on_slow_step is not None:
                     self._on_slow_step(label, took_s)
@@ -118,7 +141,7 @@ class Activity:
         if self._depth:
             self._busy_s += elapsed_s
         elif self._waits:
-            role = next(iter(self._waits.values()))
+            role = next(iter(self._waits.values()))[0]
             self._blocked_s[role] = self._blocked_s.get(role, 0.0) + elapsed_s
         else:
             self._idle_s += elapsed_s

@@ -80,7 +80,7 @@ class Context:
 
     @contextmanager
     def _blocked(self, role: str) -> Iterator[None]:
-        ticket = self.activity.block(role)
+        ticket = self.activity.block(role, what="a live member")
         try:
             yield
         finally:

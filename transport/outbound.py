@@ -53,7 +53,7 @@ class Outbound:
 
     async def ask(self, activity: Activity, name: str, message: object, timeout_s: float) -> Any:
         when_s = self._clock.time() + timeout_s
-        ticket = activity.block(role_of(name))
+        ticket = activity.block(role_of(name), name, type(message))
         try:
             record = self._names.state.find(name) or await self._names.find(name, timeout_s)
             call = self._calls.open(name, record.incarnation, when_s, timeout_s)
@@ -81,7 +81,7 @@ class Outbound:
     async def tell(self, activity: Activity, name: str, message: object, timeout_s: float) -> None:
         record = self._names.state.find(name)
         if record is None or not self._has_room(record):
-            ticket = activity.block(role_of(name))
+            ticket = activity.block(role_of(name), name, type(message))
             try:
                 record = await self._wait_for_room(name, timeout_s)
             finally:
@@ -205,7 +205,7 @@ class Outbound:
             buffer.finish(DeadlineExceeded(f"{call.name} sent no item within {timeout_s:g} s"))
 
         deadline = self._deadlines.at(self._clock.time() + timeout_s, expire)
-        ticket = activity.block(role_of(call.name))
+        ticket = activity.block(role_of(call.name), call.name, "the next item of a stream")
         try:
             await waiter
         finally:

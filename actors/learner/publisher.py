@@ -200,7 +200,7 @@ class Publisher:
 
     async def _until(self, done: Callable[[], bool], what: str) -> None:
         generators = self._context.group(GENERATOR)
-        ticket = self._context.activity.block(PARAMETER_SERVER)
+        ticket = self._context.activity.block(PARAMETER_SERVER, what=what)
         try:
             while not done():
                 await generators.wait_for(1, timeout_s=ENGINE_START_S)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.transport.activity import Activity
+from headrace.transport.activity import Activity, Wait
 
 
 class Hand:
@@ -74,3 +74,32 @@ def test_steps_of_a_coroutine_are_busy_and_its_waits_are_not() -> None:
     totals = activity.totals()
     assert (totals.busy_s, totals.idle_s, totals.working_s) == (7.0, 10.0, {"off the loop": 5.0})
     assert slow == [("work", 2.0), ("work", 5.0)]
+
+
+def test_waits_name_the_peer_the_message_and_since_when() -> None:
+    clock = Hand()
+    activity = Activity(clock)
+    first = activity.block("generator", "generator/3", Hand)
+    clock.now_s += 5
+    activity.block("grader")
+    assert activity.waits() == [Wait("generator/3", "Hand", 100.0), Wait("grader", "", 105.0)]
+    assert activity.waits(limit=1) == [Wait("generator/3", "Hand", 100.0)]
+    activity.unblock(first)
+    assert activity.waiting_on() == "grader"
+
+
+def test_the_step_that_runs_has_a_name() -> None:
+    activity = Activity(Hand())
+    seen: list[str | None] = []
+
+    async def inner() -> None:
+        seen.append(activity.step)
+
+    async def outer() -> None:
+        seen.append(activity.step)
+        await activity.drive(inner(), "inner")
+        seen.append(activity.step)
+
+    asyncio.run(activity.drive(outer(), "outer"))  # type: ignore[arg-type]
+    assert seen == ["outer", "inner", "outer"]
+    assert activity.step is None
