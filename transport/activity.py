@@ -110,10 +110,20 @@ class Activity:
     @types.coroutine
     def drive(self, coroutine: Coroutine[Any, Any, T], label: str) -> Generator[Any, Any, T]:
         """Await `coroutine`, counting each of its synchronous steps as busy."""
+        # Every message passes here a few times: begin() and end() are written out.
         pending: BaseException | None = None
         value: Any = None
+        now = self._now
         while True:
-            began_s = self.begin()
+            began_s = now()
+            if self._depth:
+                self._busy_s += began_s - self._since_s
+            elif self._waits:
+                self._charge_oldest_wait(began_s - self._since_s)
+            else:
+                self._idle_s += began_s - self._since_s
+            self._since_s = began_s
+            self._depth += 1
             outer, self.step = self.step, label
             try:
                 yielded = coroutine.send(value) if pending is None else coroutine.throw(pending)
@@ -122,9 +132,12 @@ class Activity:
                 return result
             finally:
                 self.step = outer
-                took_s = self.end() - began_s
-                if took_s > SLOW_STEP_S and self._on_slow_step is not None:
-                    self._on_slow_step(label, took_s)
+                self._depth -= 1
+                ended_s = now()
+                self._busy_s += ended_s - self._since_s
+                self._since_s = ended_s
+                if ended_s - began_s > SLOW_STEP_S and self._on_slow_step is not None:
+                    self._on_slow_step(label, ended_s - began_s)
             pending = None
             try:
                 value = yield yielded
@@ -141,8 +154,11 @@ class Activity:
         if self._depth:
             self._busy_s += elapsed_s
         elif self._waits:
-            role = next(iter(self._waits.values()))[0]
-            self._blocked_s[role] = self._blocked_s.get(role, 0.0) + elapsed_s
+            self._charge_oldest_wait(elapsed_s)
         else:
             self._idle_s += elapsed_s
         return now_s
+
+    def _charge_oldest_wait(self, elapsed_s: float) -> None:
+        role = next(iter(self._waits.values()))[0]
+        self._blocked_s[role] = self._blocked_s.get(role, 0.0) + elapsed_s

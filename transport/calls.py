@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.transport.deadlines import Deadline, Deadlines
 from headrace.transport.errors import DeadlineExceeded, PeerLost, TransportError
@@ -17,29 +17,47 @@ from headrace.transport.errors import DeadlineExceeded, PeerLost, TransportError
 STREAM_WINDOW = 64
 """Items of one stream that may be under way; the consumer grants more as it takes them."""
 
+_NEVER_S = float("inf")
 
-class Call:
-    """One pending ask. `abandon` tells the peer that nobody waits any more."""
 
-    __slots__ = ("abandon", "deadline", "future", "id", "incarnation", "name", "stream")
+class Server(Protocol):
+    """Where a call is being served: it is told when nobody waits any more."""
 
-    def __init__(self, call_id: int, name: str, incarnation: str, future: asyncio.Future[Any]) -> None:
+    def abandon(self, call_id: int) -> None: ...
+
+
+class Call(Deadline):
+    """One pending ask, an entry of the deadlines at the same time. `server` is set once it has been sent."""
+
+    __slots__ = ("future", "id", "incarnation", "name", "server", "stream", "timeout_s")
+
+    def __init__(
+        self, call_id: int, name: str, incarnation: str, future: asyncio.Future[Any], when_s: float, timeout_s: float
+    ) -> None:
+        self.when_s = when_s
+        self.timeout_s = timeout_s
         self.id = call_id
         self.name = name
         self.incarnation = incarnation
         self.future = future
-        self.deadline: Deadline | None = None
-        self.abandon: Callable[[], None] | None = None
+        self.server: Server | None = None
         self.stream: StreamBuffer | None = None
+
+    def ring(self) -> None:
+        if not self.future.done():
+            self.future.set_exception(
+                DeadlineExceeded(
+                    f"{self.name} (incarnation {self.incarnation}) did not reply within {self.timeout_s:g} s"
+                )
+            )
 
 
 class StreamBuffer:
     """What has arrived of one stream and was not taken yet; bounded by the window that the consumer grants."""
 
-    __slots__ = ("_loop", "_waiter", "end", "grant", "items")
+    __slots__ = ("_waiter", "end", "grant", "items")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self.items: deque[Any] = deque()
         self.end: TransportError | bool = False
         self.grant: Callable[[int], None] | None = None
@@ -65,7 +83,7 @@ class StreamBuffer:
 
 class Calls:
     def __init__(self, loop: asyncio.AbstractEventLoop, deadlines: Deadlines) -> None:
-        self._loop = loop
+        self._new_future = loop.create_future
         self._deadlines = deadlines
         self._calls: dict[int, Call] = {}
         self._last_id = 0
@@ -75,81 +93,59 @@ class Calls:
 
     def open(self, name: str, incarnation: str, when_s: float, timeout_s: float) -> Call:
         """An ask whose future fails with DeadlineExceeded at `when_s`."""
-        call = self._new(name, incarnation)
-        call.deadline = self._deadlines.at(when_s, lambda: self._expire(call, timeout_s))
+        call_id = self._last_id = self._last_id + 1
+        call = self._calls[call_id] = Call(call_id, name, incarnation, self._new_future(), when_s, timeout_s)
+        self._deadlines.add(call)
         return call
 
     def open_stream(self, name: str, incarnation: str) -> Call:
         """A stream; its consumer keeps the deadline of each item."""
-        call = self._new(name, incarnation)
-        call.stream = StreamBuffer(self._loop)
+        call_id = self._last_id = self._last_id + 1
+        call = self._calls[call_id] = Call(call_id, name, incarnation, self._new_future(), _NEVER_S, _NEVER_S)
+        call.stream = StreamBuffer()
         return call
 
     def close(self, call: Call) -> None:
         """The caller is done with it, however it ended. Idempotent."""
-        if self._calls.pop(call.id, None) is not None and call.abandon is not None:
-            call.abandon()
-        if call.deadline is not None:
-            call.deadline.cancel()
+        if self._calls.pop(call.id, None) is not None and call.server is not None:
+            call.server.abandon(call.id)
+        self._deadlines.cancel(call)
 
-    def resolve(self, call_id: int, value: Any) -> bool:
-        """A reply came. False: nobody waits any more (late, duplicated or forged); it is dropped."""
+    def served_by(self, call_id: int, incarnation: str) -> Call | None:
+        """The open call, if that process may answer it. None: nobody waits any more (late, duplicated or forged)."""
         call = self._calls.get(call_id)
-        if call is None or call.stream is not None:
-            return False
-        del self._calls[call_id]
-        if not call.future.done():
-            call.future.set_result(value)
-        return True
+        return call if call is not None and call.incarnation == incarnation else None
 
-    def fail(self, call_id: int, error: TransportError) -> bool:
-        call = self._calls.pop(call_id, None)
-        if call is None:
-            return False
+    def get(self, call_id: int) -> Call | None:
+        return self._calls.get(call_id)
+
+    def resolve(self, call: Call, value: Any) -> None:
+        """A reply came; to a stream it means nothing."""
+        if call.stream is None and self._calls.pop(call.id, None) is not None and not call.future.done():
+            call.future.set_result(value)
+
+    def fail(self, call: Call, error: TransportError) -> None:
+        if self._calls.pop(call.id, None) is None:
+            return
         if call.stream is not None:
             call.stream.finish(error)
         elif not call.future.done():
             call.future.set_exception(error)
-        return True
 
-    def item(self, call_id: int, value: Any) -> bool:
-        call = self._calls.get(call_id)
-        if call is None or call.stream is None:
-            return False
-        call.stream.put(value)
-        return True
+    def item(self, call: Call, value: Any) -> None:
+        if call.stream is not None:
+            call.stream.put(value)
 
-    def end(self, call_id: int) -> bool:
-        call = self._calls.get(call_id)
-        if call is None or call.stream is None:
-            return False
-        del self._calls[call_id]
-        call.stream.finish()
-        return True
+    def end(self, call: Call) -> None:
+        if call.stream is not None and self._calls.pop(call.id, None) is not None:
+            call.stream.finish()
 
     def lose(self, incarnation: str, reason: str, name: str | None = None) -> None:
         """Fail what waits for that process (or for that one actor of it) with PeerLost."""
         for call in list(self._calls.values()):
             if call.incarnation == incarnation and (name is None or call.name == name):
-                self.fail(call.id, PeerLost.of(call.name, incarnation, reason))
+                self.fail(call, PeerLost.of(call.name, incarnation, reason))
 
     def fail_all(self, error: Callable[[], TransportError]) -> None:
-        for call_id in list(self._calls):
-            self.fail(call_id, error())
-
-    def sender_of(self, call_id: int) -> str | None:
-        """The incarnation that may answer this call."""
-        call = self._calls.get(call_id)
-        return None if call is None else call.incarnation
-
-    def _new(self, name: str, incarnation: str) -> Call:
-        self._last_id += 1
-        call = Call(self._last_id, name, incarnation, self._loop.create_future())
-        self._calls[call.id] = call
-        return call
-
-    def _expire(self, call: Call, timeout_s: float) -> None:
-        if not call.future.done():
-            call.future.set_exception(
-                DeadlineExceeded(f"{call.name} (incarnation {call.incarnation}) did not reply within {timeout_s:g} s")
-            )
+        for call in list(self._calls.values()):
+            self.fail(call, error())

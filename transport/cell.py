@@ -28,14 +28,13 @@ _FAIRNESS_BUDGET = 128
 
 
 class Delivery:
-    """A message on its way to a handler. `release` gives the sender its credit back; called once, whatever happens."""
+    """A message on its way to a handler."""
 
-    __slots__ = ("cancelled", "message", "port", "release", "task")
+    __slots__ = ("cancelled", "message", "port", "task")
 
-    def __init__(self, message: Any, port: ReplyPort | None, release: Callable[[], None] | None = None) -> None:
+    def __init__(self, message: Any, port: ReplyPort | None) -> None:
         self.message = message
         self.port = port
-        self.release = release
         self.cancelled = False
         self.task: asyncio.Task[None] | None = None
 
@@ -46,10 +45,12 @@ class Delivery:
         if self.task is not None:
             self.task.cancel()
 
+    def abandon(self, call_id: int) -> None:
+        """As the server of a call of this process."""
+        self.cancel()
+
     def released(self) -> None:
-        release, self.release = self.release, None
-        if release is not None:
-            release()
+        """It has left the mailbox, handled or not; called once."""
 
 
 class ActorCell:
@@ -64,6 +65,7 @@ class ActorCell:
         self.actor = actor
         self.name = name
         self.incarnation = incarnation
+        self.bound = actor.mailbox
         self.mailbox: Mailbox[Delivery] = Mailbox(actor.mailbox, evictable=_evictable)
         self.activity = Activity(clock.time, self._warn_slow)
         self._on_failed = on_failed

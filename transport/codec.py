@@ -6,7 +6,6 @@ Called by the links (across processes) and by a runtime with encode_local. Raise
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgpack
@@ -20,25 +19,16 @@ DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024**3
 MAX_HEADER_BYTES = 2**31
 """The msgpack part of one message; arrays of 32 KiB and more do not count."""
 
-_EMPTY: list[Frame] = []
 
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """`payload` is [name, version, fields] as msgpack values; None stands for the reply None."""
-
-    payload: list[Any] | None
-    frames: list[Frame]
-
-
-def encode(message: object) -> Encoded:
-    """Raises UnknownMessage for an unregistered class, InvalidField for a field that is not what it says."""
-    if message is None:
-        return Encoded(None, _EMPTY)
-    registered = type_of(type(message))
+def encode(message: object) -> tuple[list[Any] | None, list[Frame]]:
+    """[name, version, fields] as msgpack values (None stands for the reply None), and the frames of its large arrays.
+    Raises UnknownMessage for an unregistered class, InvalidField for a field that is not what it says."""
     frames: list[Frame] = []
+    if message is None:
+        return None, frames
+    registered = type_of(type(message))
     try:
-        return Encoded([registered.name, registered.version, codec_of(registered.cls).encode(message, frames)], frames)
+        return [registered.name, registered.version, codec_of(registered.cls).encode(message, frames)], frames
     except RecursionError:
         raise InvalidField(f"message {registered.name!r} is nested too deeply (or contains itself)") from None
 
@@ -95,5 +85,5 @@ def _no_extensions(code: int, data: bytes) -> Any:
 
 def round_trip(message: Any) -> Any:
     """What a receiver in another process would see."""
-    encoded = encode(message)
-    return decode(unpack(pack(encoded.payload)), [bytes(frame) for frame in encoded.frames])
+    payload, frames = encode(message)
+    return decode(unpack(pack(payload)), [bytes(frame) for frame in frames])

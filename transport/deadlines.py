@@ -1,96 +1,90 @@
-"""All deadlines of one runtime in one heap behind one loop timer: a tenth of a microsecond where `wait_for` takes five.
+"""All deadlines of one runtime behind one loop timer: adding and cancelling cost a dictionary entry each.
 
-Cancelled entries stay in the heap until they surface or outnumber the live ones. Called by the runtime only.
+The timer is set to the earliest deadline when it is added and not moved when that one is cancelled; when it rings, one
+look at all entries finds what is due and when to ring next. Most deadlines are cancelled long before they are due, so
+the look is rare. Called by the runtime only.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import Callable
 
 from headrace.transport.clock import Clock
 
-_MIN_GARBAGE = 512
+_EARLY_S = 1e-4
+"""A loop timer may ring a little early by the clock's count."""
 
 
 class Deadline:
-    """One entry. `cancel()` is idempotent."""
+    """One entry: `ring` is called once at clock time `when_s` unless it is cancelled before."""
 
-    __slots__ = ("_owner", "callback", "sequence", "when_s")
+    __slots__ = ("when_s",)
 
-    def __init__(self, owner: Deadlines, when_s: float, sequence: int, callback: Callable[[], None]) -> None:
-        self._owner = owner
+    def __init__(self, when_s: float) -> None:
         self.when_s = when_s
-        self.sequence = sequence
-        self.callback: Callable[[], None] | None = callback
 
-    def __lt__(self, other: Deadline) -> bool:
-        return (self.when_s, self.sequence) < (other.when_s, other.sequence)
+    def ring(self) -> None:
+        raise NotImplementedError
 
-    def cancel(self) -> None:
-        if self.callback is not None:
-            self.callback = None
-            self._owner._note_cancelled()
+
+class _Callback(Deadline):
+    __slots__ = ("ring",)
+
+    def __init__(self, when_s: float, callback: Callable[[], None]) -> None:
+        self.when_s = when_s
+        self.ring = callback  # type: ignore[method-assign]
 
 
 class Deadlines:
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
         self._clock = clock
-        self._heap: list[Deadline] = []
-        self._sequence = 0
-        self._garbage = 0
+        self._entries: dict[Deadline, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_when_s = float("inf")
 
     def __len__(self) -> int:
-        return len(self._heap) - self._garbage
+        return len(self._entries)
+
+    def add(self, entry: Deadline) -> None:
+        self._entries[entry] = None
+        if entry.when_s < self._timer_when_s:
+            self._arm(entry.when_s)
 
     def at(self, when_s: float, callback: Callable[[], None]) -> Deadline:
         """Call `callback` once at clock time `when_s` unless cancelled before."""
-        self._sequence += 1
-        entry = Deadline(self, when_s, self._sequence, callback)
-        heapq.heappush(self._heap, entry)
-        if when_s < self._timer_when_s:
-            self._arm()
+        entry = _Callback(when_s, callback)
+        self.add(entry)
         return entry
 
+    def cancel(self, entry: Deadline) -> None:
+        """Idempotent."""
+        self._entries.pop(entry, None)
+
     def close(self) -> None:
+        self._entries.clear()
+        self._timer_when_s = float("inf")
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._heap.clear()
-        self._garbage = 0
 
-    def _note_cancelled(self) -> None:
-        self._garbage += 1
-        if self._garbage > _MIN_GARBAGE and self._garbage * 2 > len(self._heap):
-            self._heap = [entry for entry in self._heap if entry.callback is not None]
-            heapq.heapify(self._heap)
-            self._garbage = 0
-        if self._garbage >= len(self._heap) and self._timer is not None:
-            # Nothing is awaited any more: a timer left behind would keep a virtual clock jumping.
-            self.close()
-            self._timer_when_s = float("inf")
-
-    def _arm(self) -> None:
+    def _arm(self, when_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_when_s = self._heap[0].when_s
-        self._timer = self._loop.call_later(max(0.0, self._timer_when_s - self._clock.time()), self._fire)
+        self._timer_when_s = when_s
+        self._timer = self._loop.call_later(max(0.0, when_s - self._clock.time()), self._ring)
 
-    def _fire(self) -> None:
+    def _ring(self) -> None:
         self._timer = None
         self._timer_when_s = float("inf")
-        now_s = self._clock.time()
-        # A loop timer may ring a little early by the clock's count; those entries wait for the next ring.
-        while self._heap and (self._heap[0].when_s <= now_s + 1e-4 or self._heap[0].callback is None):
-            entry = heapq.heappop(self._heap)
-            callback, entry.callback = entry.callback, None
-            if callback is None:
-                self._garbage -= 1
-            else:
-                callback()
-        if self._heap and self._timer is None:
-            self._arm()
+        until_s = self._clock.time() + _EARLY_S
+        due = sorted((entry for entry in self._entries if entry.when_s <= until_s), key=lambda entry: entry.when_s)
+        for entry in due:
+            if entry in self._entries:  # one that rang before may have cancelled it
+                del self._entries[entry]
+                entry.ring()
+        if self._entries:
+            next_s = min(entry.when_s for entry in self._entries)
+            if next_s < self._timer_when_s:
+                self._arm(next_s)

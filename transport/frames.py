@@ -10,7 +10,7 @@ Pure functions. Nothing here trusts what came: whatever has another form raises 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace.transport.codec import pack, unpack
 from headrace.transport.errors import CorruptFrame
@@ -51,18 +51,14 @@ FORMS: dict[int, tuple[type, ...]] = {
 }
 
 
-def envelope(values: list[Any], nbytes: int, payload: bytes) -> bytes:
+_CHECKS = {kind: (len(form) + 1, tuple(one for one in form if one is not object)) for kind, form in FORMS.items()}
+"""How long an envelope is, kind included, and the types of what follows the kind; only the last value may be any."""
+
+
+def envelope(values: tuple[Any, ...], nbytes: int, payload: bytes) -> bytes:
     """[kind, …, bytes, payload] from a payload that is packed already: its size is part of the envelope."""
-    head = pack([*values, nbytes])
+    head = pack((*values, nbytes))
     return b"".join((bytes((head[0] + 1,)), head[1:], payload))
-
-
-class Batch(NamedTuple):
-    source: str
-    target: str
-    epoch: int
-    sequence: int
-    envelopes: list[list[Any]]
 
 
 def header(source: str, target: str, epoch: int) -> bytes:
@@ -77,25 +73,27 @@ def join(prefix: bytes, sequence: int, envelopes: list[bytes]) -> bytes:
     return b"".join((length, prefix, pack(sequence), *envelopes))
 
 
-def split(frame: Frame) -> Batch:
-    """Raises CorruptFrame. Envelopes are checked one by one by `check`."""
+def split(frame: Frame) -> tuple[str, str, int, int, list[Any]]:
+    """Sender, receiver, epoch, sequence, envelopes (which `check` checks one by one). Raises CorruptFrame."""
     values = unpack(frame)
     if type(values) is not list or len(values) < _HEADER_FIELDS or values[0] != MAGIC:
         raise CorruptFrame("not a batch of this protocol")
-    _, source, target, epoch, sequence = values[:_HEADER_FIELDS]
+    _, source, target, epoch, sequence, *envelopes = values
     if type(source) is not str or type(target) is not str or type(epoch) is not int or type(sequence) is not int:
         raise CorruptFrame("a batch's header is [magic, text, text, int, int]")
-    return Batch(source, target, epoch, sequence, values[_HEADER_FIELDS:])
+    return source, target, epoch, sequence, envelopes
 
 
-def check(envelope: object) -> tuple[int, list[Any]]:
-    """The kind and the whole envelope. Raises CorruptFrame where it has not the form of its kind."""
-    if type(envelope) is not list or not envelope or type(envelope[0]) is not int:
-        raise CorruptFrame("an envelope is a list that begins with its kind")
-    form = FORMS.get(envelope[0])
-    if form is None or len(envelope) != len(form) + 1:
-        raise CorruptFrame(f"no envelope of kind {envelope[0]} has {len(envelope) - 1} values")
-    for index, kind in enumerate(form, 1):
-        if kind is not object and type(envelope[index]) is not kind:
-            raise CorruptFrame(f"value {index} of an envelope of kind {envelope[0]} must be {kind.__name__}")
-    return envelope[0], envelope
+def check(envelope: Any) -> int:
+    """The kind. Raises CorruptFrame where the envelope has not the form of its kind."""
+    try:
+        kind = envelope[0]
+        length, form = _CHECKS[kind]
+    except (TypeError, LookupError):
+        raise CorruptFrame(f"an envelope is a list that begins with its kind, got {envelope!r:.80}") from None
+    if type(envelope) is not list or len(envelope) != length or type(kind) is not int:
+        raise CorruptFrame(f"an envelope of kind {kind!r:.20} has {length - 1} values, got {envelope!r:.80}")
+    if tuple(map(type, envelope[1 : len(form) + 1])) != form:
+        types = ", ".join(one.__name__ for one in form)
+        raise CorruptFrame(f"an envelope of kind {kind} holds {types}, got {envelope!r:.80}")
+    return kind

@@ -17,6 +17,7 @@ from headrace.transport.codec import encode, pack
 from headrace.transport.credit import ReceiveWindow, SendWindow
 from headrace.transport.errors import Oversize, TransportError, to_wire
 from headrace.transport.frames import Kind, envelope, header, join
+from headrace.transport.mailbox import MailboxBound
 from headrace.transport.network import Address, Frame, Lane, Port
 from headrace.transport.ports import Window
 
@@ -66,11 +67,11 @@ class Link:
     ) -> None:
         self.peer = peer
         self.address = address
-        self.serving: dict[int, tuple[Delivery | None, Window]] = {}
+        self.serving: dict[int, RemotePort] = {}
         """asks and streams of that peer that our handlers work on"""
         self.expected = [0, 0]
         self.peer_epoch = 0
-        self._own = own
+        self.own = own
         self._port = port
         self._mark_dirty = mark_dirty
         self._credits: dict[str, PeerCredit] = {}
@@ -87,15 +88,14 @@ class Link:
 
     def post(self, kind: Kind, *values: Any) -> None:
         """Send an envelope without a payload on the control lane."""
-        self._control(pack([kind, *values]))
+        self._control(pack((kind, *values)))
 
     def post_payload(
         self, message: object, kind: Kind, *values: Any, limit: int, credit: PeerCredit | None = None
     ) -> int:
         """Send an envelope with a message; returns its bytes. Raises BadMessage's children: nothing was sent then."""
-        encoded = encode(message)
-        payload = pack(encoded.payload)
-        frames = encoded.frames
+        values_of_message, frames = encode(message)
+        payload = pack(values_of_message)
         size = len(payload)
         if frames:
             size += sum(memoryview(frame).nbytes for frame in frames)
@@ -103,7 +103,7 @@ class Link:
             raise Oversize(
                 f"a {type(message).__qualname__} of {size} bytes exceeds the limit of {limit}; send smaller parts"
             )
-        packed = envelope([kind, *values], size, payload)
+        packed = envelope((kind, *values), size, payload)
         if credit is not None:
             credit.spend(size)
         if not frames and size <= CONTROL_MAX_BYTES:
@@ -139,7 +139,7 @@ class Link:
             return
         if not self._greeted[lane]:
             self._greeted[lane] = True
-            envelopes = [pack([Kind.HELLO, str(self._own)]), *envelopes]
+            envelopes = [pack([Kind.HELLO, str(self.own)]), *envelopes]
         sequence = self._sequence[lane]
         self._sequence[lane] = sequence + 1
         batch = join(self._prefix, sequence, envelopes)
@@ -159,15 +159,19 @@ class Link:
             credit.grant(consumed, consumed_bytes)
             credit.wake()
 
-    def consumed(self, name: str, window: int, window_bytes: int, nbytes: int, epoch: int) -> None:
+    def consumed(self, name: str, bound: MailboxBound, nbytes: int, epoch: int) -> None:
         """One of the peer's messages left the mailbox of our actor `name`."""
         if epoch != self.peer_epoch:
             return
         received = self._received.get(name)
         if received is None:
-            received = self._received[name] = ReceiveWindow(window, window_bytes)
+            received = self._received[name] = ReceiveWindow(bound.capacity, bound.window_bytes)
         if received.consume(nbytes):
             self.post(Kind.GRANT, name, epoch, received.consumed, received.consumed_bytes)
+
+    def abandon(self, call_id: int) -> None:
+        """Nobody here waits for that call any more."""
+        self.post(Kind.CANCEL, call_id)
 
     def forget_actor(self, name: str) -> None:
         self._credits.pop(name, None)
@@ -179,7 +183,7 @@ class Link:
     def new_epoch(self) -> None:
         """Messages of ours were lost: every window is full again, older grants mean nothing."""
         self.epoch += 1
-        self._prefix = header(self._own.incarnation, self.peer, self.epoch)
+        self._prefix = header(self.own.incarnation, self.peer, self.epoch)
         for credit in self._credits.values():
             credit.reset()
             credit.wake()
@@ -192,39 +196,72 @@ class Link:
         """The peer is gone: our handlers' work for it is cancelled, its replies go nowhere."""
         self._outbox.clear()
         self.address = None
-        for delivery, _ in list(self.serving.values()):
-            if delivery is not None:
-                delivery.cancel()
+        for port in list(self.serving.values()):
+            port.cancel()
         self.serving.clear()
+
+
+class RemoteDelivery(Delivery):
+    """A message of another process, which gets its credit back when the message has left the mailbox."""
+
+    __slots__ = ("_bound", "_epoch", "_link", "_name", "_nbytes")
+
+    def __init__(
+        self, message: Any, port: RemotePort | None, link: Link, name: str, bound: MailboxBound, nbytes: int
+    ) -> None:
+        super().__init__(message, port)
+        self._link = link
+        self._name = name
+        self._bound = bound
+        self._nbytes = nbytes
+        self._epoch = link.peer_epoch
+
+    def released(self) -> None:
+        self._link.consumed(self._name, self._bound, self._nbytes, self._epoch)
 
 
 class RemotePort:
     """The way back to an asker in another process."""
 
-    __slots__ = ("_call_id", "_limit", "_link", "window")
+    __slots__ = ("_call_id", "_limit", "_link", "_window", "delivery")
 
     def __init__(self, link: Link, call_id: int, limit: int) -> None:
         self._link = link
         self._call_id = call_id
         self._limit = limit
-        self.window = Window()
+        self._window: Window | None = None
+        self.delivery: Delivery | None = None
+
+    def cancel(self) -> None:
+        if self.delivery is not None:
+            self.delivery.cancel()
 
     def reply(self, value: Any) -> None:
-        if self._link.serving.pop(self._call_id, None) is None:
+        link = self._link
+        if link.serving.pop(self._call_id, None) is None:
             return
         try:
-            self._link.post_payload(value, Kind.REPLY, self._call_id, limit=self._limit)
+            link.post_payload(value, Kind.REPLY, self._call_id, limit=self._limit)
         except TransportError as error:
-            self._link.post(Kind.ERROR, self._call_id, to_wire(error))
+            link.post(Kind.ERROR, self._call_id, to_wire(error))
 
     def fail(self, error: TransportError) -> None:
         if self._link.serving.pop(self._call_id, None) is not None:
             self._link.post(Kind.ERROR, self._call_id, to_wire(error))
 
+    def grant(self, num: int) -> None:
+        """The consumer of a stream has room for so many more items."""
+        self._stream_window().grant(num)
+
     async def item(self, value: Any) -> None:
-        await self.window.take()
+        await self._stream_window().take()
         self._link.post_payload(value, Kind.ITEM, self._call_id, limit=self._limit)
 
     def end(self) -> None:
         if self._link.serving.pop(self._call_id, None) is not None:
             self._link.post(Kind.END, self._call_id)
+
+    def _stream_window(self) -> Window:
+        if self._window is None:
+            self._window = Window()
+        return self._window

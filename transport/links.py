@@ -17,8 +17,8 @@ from headrace.transport.calls import Call, Calls
 from headrace.transport.cell import ActorCell, Delivery
 from headrace.transport.codec import DEFAULT_MAX_MESSAGE_BYTES, decode
 from headrace.transport.errors import CorruptFrame, PeerLost, TransportError, from_wire
-from headrace.transport.frames import Batch, Kind, check, split
-from headrace.transport.link import MAX_WAITING_CALLS, Link, PeerCredit, RemotePort
+from headrace.transport.frames import Kind, check, split
+from headrace.transport.link import MAX_WAITING_CALLS, Link, PeerCredit, RemoteDelivery, RemotePort
 from headrace.transport.network import Address, Frame, Lane, Port
 from headrace.transport.system import ActorRecord
 
@@ -82,16 +82,14 @@ class Links:
     def credit(self, record: ActorRecord) -> PeerCredit:
         return self._to(record).credit(record)
 
-    def ask(self, record: ActorRecord, call: Call, message: object, *, system: bool = False) -> None:
-        """Send an ask (or open a stream). Raises BadMessage's children before anything was sent. `system` needs no
-        credit: the question why an actor does not keep up must reach it."""
+    def ask(self, record: ActorRecord, call: Call, message: object, credit: PeerCredit | None) -> None:
+        """Send an ask (or open a stream). Raises BadMessage's children before anything was sent. Without `credit` it is
+        a message of the runtime: the question why an actor does not keep up must reach it."""
         link = self._to(record)
-        stream = call.stream
-        credit = None if system else link.credit(record)
-        link.post_payload(message, Kind.ASK, call.id, record.name, not system, limit=self._limit, credit=credit)
-        call.abandon = lambda: link.post(Kind.CANCEL, call.id)
-        if stream is not None:
-            stream.grant = lambda num: link.post(Kind.ITEMS, call.id, num)
+        link.post_payload(message, Kind.ASK, call.id, record.name, credit is not None, limit=self._limit, credit=credit)
+        call.server = link
+        if call.stream is not None:
+            call.stream.grant = lambda num: link.post(Kind.ITEMS, call.id, num)
 
     def tell(self, record: ActorRecord, message: object, *, system: bool = False) -> None:
         """`system` messages of the runtime need no credit."""
@@ -155,47 +153,50 @@ class Links:
             return
         self.counters.batches += 1
         try:
-            batch = split(frames[0])
-            if batch.target != self._port.address.incarnation:
+            source, target, epoch, sequence, envelopes = split(frames[0])
+            if target != self._port.address.incarnation:
                 self.counters.other_incarnation += 1
                 return
-            if batch.source in self._dead:
+            if source in self._dead:
                 self.counters.dead_sender += 1
                 return
-            link = self._links.get(batch.source) or self._greet(batch)
-            if not self._in_order(link, lane, batch):
+            link = self._links.get(source) or self._greet(source, envelopes)
+            if (sequence != link.expected[lane] or epoch > link.peer_epoch) and not self._in_order(
+                link, lane, epoch, sequence
+            ):
                 return
         except TransportError as error:
             self._malformed(error)
             return
-        for envelope in batch.envelopes:
+        link.expected[lane] = sequence + 1
+        arrays = frames[1:]
+        for envelope in envelopes:
             try:
-                kind, values = check(envelope)
-                self._handlers[kind](link, values, frames[1:])
+                self._handlers[check(envelope)](link, envelope, arrays)
             except TransportError as error:
                 self._malformed(error)
             except Exception:  # a defect here must cost one message, not the lane
                 self.counters.malformed += 1
                 logger.exception("an envelope of %s could not be handled", link.peer)
 
-    def _greet(self, batch: Batch) -> Link:
+    def _greet(self, source: str, envelopes: list[Any]) -> Link:
         """The first batch of a peer must say where replies go."""
-        if not batch.envelopes or check(batch.envelopes[0])[0] != Kind.HELLO:
-            raise CorruptFrame(f"the first batch of {batch.source!r:.40} has no HELLO")
-        if Address.parse(batch.envelopes[0][1]).incarnation != batch.source:
+        if not envelopes or check(envelopes[0]) != Kind.HELLO:
+            raise CorruptFrame(f"the first batch of {source!r:.40} has no HELLO")
+        if Address.parse(envelopes[0][1]).incarnation != source:
             raise CorruptFrame("a HELLO must name its own incarnation")
-        return self._link(batch.source)
+        return self._link(source)
 
-    def _in_order(self, link: Link, lane: Lane, batch: Batch) -> bool:
+    def _in_order(self, link: Link, lane: Lane, epoch: int, sequence: int) -> bool:
+        """Whether the batch counts, though it is not simply the next one: repeated, after a gap, or of a new epoch."""
         expected = link.expected[lane]
-        if batch.sequence < expected:
+        if sequence < expected:
             self.counters.repeated += 1
             return False
-        if batch.epoch > link.peer_epoch:
-            link.peer_began_epoch(batch.epoch)
-        link.expected[lane] = batch.sequence + 1
-        if batch.sequence > expected:
-            lost = batch.sequence - expected
+        if epoch > link.peer_epoch:
+            link.peer_began_epoch(epoch)
+        if sequence > expected:
+            lost = sequence - expected
             self.counters.lost_batches += lost
             logger.warning("%d batches of %s were lost when its connection broke", lost, link.peer)
             self._calls.lose(link.peer, f"its connection broke and {lost} batches of it were lost")
@@ -219,98 +220,84 @@ class Links:
         _, call_id, name, credited, nbytes, payload = values
         if call_id in link.serving or len(link.serving) >= MAX_WAITING_CALLS:
             raise CorruptFrame(f"call {call_id} of {link.peer} is open already")
-        port = RemotePort(link, call_id, self._limit)
-        link.serving[call_id] = (None, port.window)
-        delivery = self._delivery(link, name, nbytes, payload, frames, port, credited=credited)
-        if delivery is None:
-            return
-        cell, item = delivery
-        link.serving[call_id] = (item, port.window)
-        cell.deliver(item)
-
-    def _on_tell(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
-        _, name, credited, nbytes, payload = values
-        delivery = self._delivery(link, name, nbytes, payload, frames, None, credited=credited)
-        if delivery is not None:
-            delivery[0].deliver(delivery[1], system=not credited and name.startswith("runtime/"))
-
-    def _delivery(
-        self,
-        link: Link,
-        name: str,
-        nbytes: int,
-        payload: object,
-        frames: Sequence[Frame],
-        port: RemotePort | None,
-        *,
-        credited: bool,
-    ) -> tuple[ActorCell, Delivery] | None:
+        port = link.serving[call_id] = RemotePort(link, call_id, self._limit)
         cell = self._cells.get(name)
         try:
             if cell is None:
-                raise PeerLost.of(name, link._own.incarnation, "no such actor in its process (any more)")
+                raise PeerLost.of(name, link.own.incarnation, "no such actor in its process (any more)")
             message = decode(payload, frames)
         except TransportError as error:
-            if port is None:
-                self.counters.undelivered += 1
-                logger.warning("a message from %s to %s was dropped: %s", link.peer, name, error)
-            else:
-                port.fail(error)
+            port.fail(error)
             if cell is not None and credited:
-                bound = cell.mailbox.bound
-                link.consumed(name, bound.capacity, bound.window_bytes, nbytes, link.peer_epoch)
-            return None
-        release = None
+                link.consumed(name, cell.bound, nbytes, link.peer_epoch)
+            return
+        delivery = (
+            RemoteDelivery(message, port, link, name, cell.bound, nbytes) if credited else Delivery(message, port)
+        )
+        port.delivery = delivery
+        cell.deliver(delivery)
+
+    def _on_tell(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
+        _, name, credited, nbytes, payload = values
+        cell = self._cells.get(name)
+        try:
+            if cell is None:
+                raise PeerLost.of(name, link.own.incarnation, "no such actor in its process (any more)")
+            message = decode(payload, frames)
+        except TransportError as error:
+            self.counters.undelivered += 1
+            logger.warning("a message from %s to %s was dropped: %s", link.peer, name, error)
+            if cell is not None and credited:
+                link.consumed(name, cell.bound, nbytes, link.peer_epoch)
+            return
         if credited:
-            bound, epoch = cell.mailbox.bound, link.peer_epoch
-
-            def release() -> None:
-                link.consumed(name, bound.capacity, bound.window_bytes, nbytes, epoch)
-
-        return cell, Delivery(message, port, release)
+            cell.deliver(RemoteDelivery(message, None, link, name, cell.bound, nbytes))
+        else:
+            cell.deliver(Delivery(message, None), system=name.startswith("runtime/"))
 
     def _on_reply(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
-        call_id = values[1]
-        if not self._expects(link, call_id):
-            return
-        try:
-            self._calls.resolve(call_id, decode(values[3], frames))
-        except TransportError as error:
-            self._calls.fail(call_id, error)
+        call = self._call(link, values[1])
+        if call is not None:
+            try:
+                self._calls.resolve(call, decode(values[3], frames))
+            except TransportError as error:
+                self._calls.fail(call, error)
 
     def _on_error(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
-        if self._expects(link, values[1]):
-            self._calls.fail(values[1], from_wire(values[2]))
+        call = self._call(link, values[1])
+        if call is not None:
+            self._calls.fail(call, from_wire(values[2]))
 
     def _on_item(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
-        if not self._expects(link, values[1]):
-            return
-        try:
-            self._calls.item(values[1], decode(values[3], frames))
-        except TransportError as error:
-            link.post(Kind.CANCEL, values[1])
-            self._calls.fail(values[1], error)
+        call = self._call(link, values[1])
+        if call is not None:
+            try:
+                self._calls.item(call, decode(values[3], frames))
+            except TransportError as error:
+                link.abandon(call.id)
+                self._calls.fail(call, error)
 
     def _on_end(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
-        if self._expects(link, values[1]):
-            self._calls.end(values[1])
+        call = self._call(link, values[1])
+        if call is not None:
+            self._calls.end(call)
 
-    def _expects(self, link: Link, call_id: int) -> bool:
+    def _call(self, link: Link, call_id: int) -> Call | None:
         """Only the process that was asked may answer."""
-        if self._calls.sender_of(call_id) == link.peer:
-            return True
-        self.counters.late_replies += 1
-        return False
+        call = self._calls.served_by(call_id, link.peer)
+        if call is None:
+            self.counters.late_replies += 1
+        return call
 
     def _on_cancel(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
-        served = link.serving.pop(values[1], None)
-        if served is not None and served[0] is not None:
-            served[0].cancel()
+        port = link.serving.pop(values[1], None)
+        if port is not None:
+            port.cancel()
 
     def _on_items(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
-        served = link.serving.get(values[1])
-        if served is not None and 0 < values[2] <= 1 << 16:
-            served[1].grant(values[2])
+        port = link.serving.get(values[1])
+        if port is not None and 0 < values[2] <= 1 << 16:
+            port.grant(values[2])
 
     def _on_gap(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
         """What we had sent may be lost: whoever waits learns it now, and every window is full again."""

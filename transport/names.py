@@ -73,7 +73,7 @@ class Names:
             try:
                 await waiter
             finally:
-                deadline.cancel()
+                self._deadlines.cancel(deadline)
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
         return True

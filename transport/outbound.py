@@ -57,24 +57,25 @@ class Outbound:
         try:
             record = self._names.state.find(name) or await self._names.find(name, timeout_s)
             call = self._calls.open(name, record.incarnation, when_s, timeout_s)
+            future = call.future
             try:
                 if self.stopped is not None:
                     raise self.stopped()
                 if record.incarnation == self._incarnation:
                     await self._ask_here(call, message)
+                elif type(message) is ActivityQuery:
+                    self._links.ask(record, call, message, None)
                 else:
-                    system = type(message) is ActivityQuery
-                    if not system:
-                        credit = self._links.credit(record)
-                        if not credit.available:
-                            await self._or_end(call.future, credit.wait())
-                    if not call.future.done():
-                        self._links.ask(record, call, message, system=system)
-                return await call.future
+                    credit = self._links.credit(record)
+                    if not credit.available:
+                        await self._or_end(future, credit.wait())
+                    if not future.done():
+                        self._links.ask(record, call, message, credit)
+                return await future
             finally:
                 self._calls.close(call)
-                if call.future.done() and not call.future.cancelled():
-                    call.future.exception()  # an error that nobody awaits any more is no warning
+                if future.done() and not future.cancelled():
+                    future.exception()  # an error that nobody awaits any more is no warning
         finally:
             activity.unblock(ticket)
 
@@ -108,7 +109,7 @@ class Outbound:
                 await self._ask_here(call, message)
             else:
                 await self._wait_for_room(name, timeout_s)
-                self._links.ask(record, call, message)
+                self._links.ask(record, call, message, self._links.credit(record))
             while True:
                 if not buffer.items:
                     if isinstance(buffer.end, TransportError):
@@ -135,11 +136,11 @@ class Outbound:
             await self._or_end(call.future, cell.room())
             if call.future.done():
                 return
-        port = LocalPort(self._calls, call.id, self._copy)
+        port = LocalPort(self._calls, call, self._copy)
         if call.stream is not None:
             call.stream.grant = port.window.grant
         delivery = Delivery(message if self._copy is None else self._copy(message), port)
-        call.abandon = delivery.cancel
+        call.server = delivery
         cell.deliver(delivery)
 
     def _has_room(self, record: ActorRecord) -> bool:
@@ -209,5 +210,5 @@ class Outbound:
         try:
             await waiter
         finally:
-            deadline.cancel()
+            self._deadlines.cancel(deadline)
             activity.unblock(ticket)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from headrace.transport.calls import STREAM_WINDOW, Calls
+from headrace.transport.calls import STREAM_WINDOW, Call, Calls
 from headrace.transport.errors import TransportError
 
 
@@ -46,9 +46,9 @@ class Window:
 class LocalPort:
     """To an asker in this process. `copy` is the codec round trip under encode_local, or the identity."""
 
-    def __init__(self, calls: Calls, call_id: int, copy: Callable[[Any], Any] | None) -> None:
+    def __init__(self, calls: Calls, call: Call, copy: Callable[[Any], Any] | None) -> None:
         self._calls = calls
-        self._call_id = call_id
+        self._call = call
         self._copy = copy
         self.window = Window()
 
@@ -56,16 +56,16 @@ class LocalPort:
         try:
             value = value if self._copy is None else self._copy(value)
         except TransportError as error:
-            self._calls.fail(self._call_id, error)
+            self._calls.fail(self._call, error)
         else:
-            self._calls.resolve(self._call_id, value)
+            self._calls.resolve(self._call, value)
 
     def fail(self, error: TransportError) -> None:
-        self._calls.fail(self._call_id, error)
+        self._calls.fail(self._call, error)
 
     async def item(self, value: Any) -> None:
         await self.window.take()
-        self._calls.item(self._call_id, value if self._copy is None else self._copy(value))
+        self._calls.item(self._call, value if self._copy is None else self._copy(value))
 
     def end(self) -> None:
-        self._calls.end(self._call_id)
+        self._calls.end(self._call)

@@ -30,6 +30,9 @@ class _TorchStandIn:
         pass
 
 
+Field = tuple[str, type | None, Encode, Decode]
+"""Name, the plain type whose values travel as they are (None: no such), and the way there and back for all others."""
+
 _compiled: dict[type, Codec] = {}
 
 
@@ -48,7 +51,7 @@ def _compile_dataclass(cls: type) -> Codec:
             f"{cls.__qualname__} is in a message and must be frozen; use @dataclass(frozen=True, slots=True)"
         )
     # Registered before its fields are compiled, so that a class may contain itself.
-    fields: list[tuple[str, Encode, Decode]] = []
+    fields: list[Field] = []
     codec = _compiled[cls] = Codec(_dataclass_encoder(cls, fields), _dataclass_decoder(cls, fields))
     try:
         hints = typing.get_type_hints(cls, localns={"torch": _TorchStandIn})
@@ -56,22 +59,24 @@ def _compile_dataclass(cls: type) -> Codec:
             if not field.init:
                 raise TypeError(f"{cls.__qualname__}.{field.name} has init=False and cannot be rebuilt by a receiver")
             one = _codec(hints[field.name], f"{cls.__qualname__}.{field.name}")
-            fields.append((field.name, one.encode, one.decode))
+            exact = hints[field.name] if hints[field.name] in values.SIMPLE else None
+            fields.append((field.name, exact, one.encode, one.decode))
     except Exception:
         del _compiled[cls]
         raise
     return codec
 
 
-def _dataclass_encoder(cls: type, fields: list[tuple[str, Encode, Decode]]) -> Encode:
+def _dataclass_encoder(cls: type, fields: list[Field]) -> Encode:
     def encode(value: Any, frames: list[Frame]) -> dict[str, Any]:
         if type(value) is not cls:
             raise values.wrong(cls.__qualname__, value)
         encoded = {}
         name = ""
         try:
-            for name, encode_field, _ in fields:
-                encoded[name] = encode_field(getattr(value, name), frames)
+            for name, exact, encode_field, _ in fields:
+                one = getattr(value, name)
+                encoded[name] = one if type(one) is exact else encode_field(one, frames)
         except InvalidField as error:
             raise _inside(cls, name, error) from None
         return encoded
@@ -79,7 +84,7 @@ def _dataclass_encoder(cls: type, fields: list[tuple[str, Encode, Decode]]) -> E
     return encode
 
 
-def _dataclass_decoder(cls: type, fields: list[tuple[str, Encode, Decode]]) -> Decode:
+def _dataclass_decoder(cls: type, fields: list[Field]) -> Decode:
     def decode(data: Any, frames: Sequence[Frame]) -> Any:
         if type(data) is not dict:
             raise values.wrong(f"a map of {cls.__qualname__}'s fields", data)
@@ -88,8 +93,9 @@ def _dataclass_decoder(cls: type, fields: list[tuple[str, Encode, Decode]]) -> D
         arguments = {}
         name = ""
         try:
-            for name, _, decode_field in fields:
-                arguments[name] = decode_field(data[name], frames)
+            for name, exact, _, decode_field in fields:
+                one = data[name]
+                arguments[name] = one if type(one) is exact else decode_field(one, frames)
         except InvalidField as error:
             raise _inside(cls, name, error) from None
         except KeyError:
@@ -106,8 +112,8 @@ def _inside(cls: type, name: str, error: InvalidField) -> InvalidField:
     return InvalidField(f"{cls.__qualname__}.{name}: {error.text}")
 
 
-def _field_mismatch(cls: type, fields: list[tuple[str, Encode, Decode]], data: dict[Any, Any]) -> InvalidField:
-    wanted, got = {name for name, _, _ in fields}, set(data)
+def _field_mismatch(cls: type, fields: list[Field], data: dict[Any, Any]) -> InvalidField:
+    wanted, got = {name for name, *_ in fields}, set(data)
     missing = ", ".join(sorted(wanted - got)) or "none"
     extra = ", ".join(sorted(f"{key!r:.50}" for key in got - wanted)) or "none"
     return InvalidField(f"{cls.__qualname__}: missing fields: {missing}; fields that it does not have: {extra}")

@@ -1,0 +1,1 @@
+"""One module a messaging system, all behind `Contender`: a client here, a server in a process that it starts."""
