@@ -31,7 +31,16 @@ from headrace.transport.mailbox import MailboxBound
 from headrace.transport.message import message
 from headrace.transport.network import Address, Network
 from headrace.transport.runtime import Runtime
-from headrace.transport.system import ActivityQuery, ActivitySnapshot, PeerDown, PeerUp
+from headrace.transport.system import (
+    ActivityQuery,
+    ActivitySnapshot,
+    PeerDown,
+    PeerUp,
+    PeerWait,
+    TaskReport,
+    WaitQuery,
+    WaitReport,
+)
 from headrace.transport.virtual import Deadlock, VirtualTimeLoop, run_virtual
 from headrace.transport.zmq_network import ZmqNetwork
 
@@ -60,14 +69,18 @@ __all__ = [
     "PeerDown",
     "PeerLost",
     "PeerUp",
+    "PeerWait",
     "Refused",
     "RemoteError",
     "Runtime",
     "RuntimeStopped",
+    "TaskReport",
     "TransportError",
     "UnknownActor",
     "UnknownMessage",
     "VirtualTimeLoop",
+    "WaitQuery",
+    "WaitReport",
     "WrongVersion",
     "ZmqNetwork",
     "handles",

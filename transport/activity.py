@@ -16,9 +16,6 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-SLOW_STEP_S = 1.0
-"""A step that holds the event loop longer than this is reported with its name."""
-
 
 @dataclass(frozen=True, slots=True)
 class ActivityTotals:
@@ -40,17 +37,31 @@ class Wait:
     since_s: float
 
 
-class Activity:
-    """`step`: the label of the coroutine whose step runs now (read by the loop's watchdog from another thread)."""
+def step_name(actor: str, label: str) -> str:
+    """How a step is called to a person: tasks have their actor's name in their label, handlers have not."""
+    return label if label.startswith(actor) else f"{actor}.{label}"
 
-    def __init__(self, now: Callable[[], float], on_slow_step: Callable[[str, float], None] | None = None) -> None:
+
+class Activity:
+    """`step`: the label of the coroutine whose step runs now (read by the loop's watchdog from another thread).
+    `on_slow_step(label, seconds)` is called at the end of a step that held the event loop longer than
+    `slow_step_s`."""
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        on_slow_step: Callable[[str, float], None] | None = None,
+        slow_step_s: float = 1.0,
+    ) -> None:
         self._now = now
         self._on_slow_step = on_slow_step
+        self._slow_step_s = slow_step_s
         self._start_s = self._since_s = now()
         self._depth = 0
         self._waits: dict[int, tuple[str, str, object, float]] = {}  # role, peer, what, since
+        self._work: dict[int, tuple[str, float]] = {}  # label, since
         self.step: str | None = None
-        self._next_wait = 0
+        self._next_ticket = 0
         self._busy_s = 0.0
         self._idle_s = 0.0
         self._blocked_s: dict[str, float] = {}
@@ -71,9 +82,9 @@ class Activity:
         """A wait on `role` (on its member `peer`, for the answer to a message of type `what`) is outstanding from now
         until `unblock(ticket)`."""
         now_s = self._now() if self._depth else self._settle()
-        self._next_wait += 1
-        self._waits[self._next_wait] = (role, peer, what, now_s)
-        return self._next_wait
+        self._next_ticket += 1
+        self._waits[self._next_ticket] = (role, peer, what, now_s)
+        return self._next_ticket
 
     def unblock(self, ticket: int) -> None:
         if not self._depth:
@@ -81,25 +92,41 @@ class Activity:
         self._waits.pop(ticket, None)
 
     @contextmanager
-    def working(self, label: str) -> Iterator[None]:
-        """Work off the loop (a thread, a child process, a GPU) counts as busy while this is open."""
-        began_s = self.begin()
+    def waiting(self, role: str, what: str) -> Iterator[None]:
+        """A wait on `role` that is no ask (for its news, for a live member), for `what`."""
+        ticket = self.block(role, what=what)
         try:
             yield
         finally:
+            self.unblock(ticket)
+
+    @contextmanager
+    def working(self, label: str) -> Iterator[None]:
+        """Work off the loop (a thread, a child process, a GPU) counts as busy while this is open."""
+        began_s = self.begin()
+        ticket = self._next_ticket = self._next_ticket + 1
+        self._work[ticket] = (label, began_s)
+        try:
+            yield
+        finally:
+            del self._work[ticket]
             self._working_s[label] = self._working_s.get(label, 0.0) + self.end() - began_s
 
     def waiting_on(self) -> str | None:
         """The role of the oldest outstanding wait."""
         return next(iter(self._waits.values()))[0] if self._waits else None
 
-    def waits(self, limit: int = 32) -> list[Wait]:
+    def waits(self, limit: int = 1000) -> list[Wait]:
         """The oldest outstanding waits, the oldest first."""
         oldest = islice(self._waits.values(), limit)
         return [
             Wait(peer or role, what.__qualname__ if isinstance(what, type) else str(what), since_s)
             for role, peer, what, since_s in oldest
         ]
+
+    def work(self) -> list[tuple[str, float]]:
+        """The open `working` blocks, the oldest first: label, and since when."""
+        return list(self._work.values())
 
     def totals(self) -> ActivityTotals:
         now_s = self._settle()
@@ -136,7 +163,7 @@ class Activity:
                 ended_s = now()
                 self._busy_s += ended_s - self._since_s
                 self._since_s = ended_s
-                if ended_s - began_s > SLOW_STEP_S and self._on_slow_step is not None:
+                if ended_s - began_s > self._slow_step_s and self._on_slow_step is not None:
                     self._on_slow_step(label, ended_s - began_s)
             pending = None
             try:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import traceback
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from typing import Any
 
 from headrace.transport.activity import Activity
@@ -19,9 +20,12 @@ from headrace.transport.clock import Clock
 from headrace.transport.errors import NotHandled, PeerLost, Refused, RemoteError, TransportError
 from headrace.transport.mailbox import Mailbox
 from headrace.transport.ports import ReplyPort
-from headrace.transport.system import ActivityQuery, ActivitySnapshot, DirectoryChange
+from headrace.transport.system import QUERIES, ActivitySnapshot, DirectoryChange
 
 logger = logging.getLogger(__name__)
+
+CANCEL_GRACE_S = 5.0
+"""How long the tasks of an actor that stops may go on after they were cancelled; then nobody waits for them."""
 
 _FAIRNESS_BUDGET = 128
 """Messages that one mailbox handles before it lets the others of its event loop go on."""
@@ -30,11 +34,12 @@ _FAIRNESS_BUDGET = 128
 class Delivery:
     """A message on its way to a handler."""
 
-    __slots__ = ("cancelled", "message", "port", "task")
+    __slots__ = ("cancelled", "message", "port", "since_s", "task")
 
     def __init__(self, message: Any, port: ReplyPort | None) -> None:
         self.message = message
         self.port = port
+        self.since_s = 0.0
         self.cancelled = False
         self.task: asyncio.Task[None] | None = None
 
@@ -61,16 +66,25 @@ class ActorCell:
         incarnation: str,
         clock: Clock,
         on_failed: Callable[[ActorCell, BaseException], None],
+        *,
+        answers: Mapping[type, Callable[[ActorCell], object]],
+        activity: Activity,
     ) -> None:
+        """`answers`: what the runtime says to each of its own queries."""
         self.actor = actor
         self.name = name
         self.incarnation = incarnation
         self.bound = actor.mailbox
         self.mailbox: Mailbox[Delivery] = Mailbox(actor.mailbox, evictable=_evictable)
-        self.activity = Activity(clock.time, self._warn_slow)
+        self.activity = activity
+        self._now = clock.time
+        self._answers = answers
         self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._mailbox_task: asyncio.Task[Any] | None = None
+        self._serial: Delivery | None = None
+        self._concurrent: set[Delivery] = set()
         self._running: dict[str, int] = {}
         self._backlogs: dict[str, deque[Delivery]] = {}
         self._wake: asyncio.Future[None] | None = None
@@ -86,15 +100,16 @@ class ActorCell:
             self._turn_away(delivery, PeerLost.of(self.name, self.incarnation, self._closed))
             return
         cls = type(delivery.message)
-        if cls is ActivityQuery:
-            if delivery.port is not None:
-                delivery.port.reply(self.snapshot())
-            delivery.released()
-            return
         if cls not in self.actor.handlers:
+            if cls in QUERIES:
+                if delivery.port is not None:
+                    delivery.port.reply(self._answers[cls](self))
+                delivery.released()
+                return
             known = ", ".join(sorted(c.__name__ for c in self.actor.handlers)) or "nothing"
             self._turn_away(delivery, NotHandled(f"{self.name} does not handle {cls.__qualname__}; it handles {known}"))
             return
+        delivery.since_s = self._now()
         taken, evicted = self.mailbox.offer(delivery, system=system)
         capacity = self.mailbox.bound.capacity
         if not taken:
@@ -139,20 +154,35 @@ class ActorCell:
         }  # fmt: skip
         return ActivitySnapshot(
             self.name, totals.wall_s, totals.busy_s, totals.idle_s, totals.blocked_s, totals.working_s, mailbox,
-            self.activity.waiting_on() or "",
+            self.activity.waiting_on() or "", os.getpid(),
         )  # fmt: skip
+
+    def handling(self) -> list[tuple[Delivery, asyncio.Task[Any]]]:
+        """The messages that handlers work on, the oldest first, each with its task."""
+        running = [(delivery, delivery.task) for delivery in self._concurrent]
+        if self._serial is not None:
+            running.append((self._serial, self._mailbox_task))
+        return sorted(
+            ((delivery, task) for delivery, task in running if task is not None), key=lambda pair: pair[0].since_s
+        )
+
+    def background_tasks(self) -> list[asyncio.Task[Any]]:
+        """Those that `spawn` began, by name."""
+        own = {self._mailbox_task, *(delivery.task for delivery in self._concurrent)}
+        return sorted(self._tasks - own, key=lambda task: task.get_name())
 
     # --- running ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to handle messages."""
-        self._keep(self._loop.create_task(self._run(), name=f"{self.name}:mailbox"), fatal=True)
+        self._mailbox_task = self._loop.create_task(self._run(), name=f"{self.name}:mailbox")
+        self._keep(self._mailbox_task)
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """A background task of the actor; an exception in it fails the actor."""
         label = f"{self.name}:{name}"
         task = self._loop.create_task(self.timed(coroutine, label), name=label)
-        self._keep(task, fatal=True)
+        self._keep(task)
         return task
 
     async def timed(self, coroutine: Coroutine[Any, Any, Any], label: str) -> Any:
@@ -168,7 +198,9 @@ class ActorCell:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
+            _, alive = await asyncio.wait(tasks, timeout=CANCEL_GRACE_S)
+            for task in alive:
+                logger.warning("%s ignores its cancellation and is left behind", task.get_name())
         rest = self.mailbox.drain()
         for backlog in self._backlogs.values():
             for delivery in backlog:
@@ -197,9 +229,11 @@ class ActorCell:
             if spec.concurrent:
                 self._begin(delivery, spec)
             else:
+                self._serial = delivery
                 try:
                     await self._handle(delivery, spec)
                 finally:
+                    self._serial = None
                     self._finished(delivery)
             budget -= 1
             if budget == 0:
@@ -214,10 +248,12 @@ class ActorCell:
         self._running[spec.method] = running + 1
         task = self._loop.create_task(self._handle(delivery, spec), name=f"{self.name}:{spec.method}")
         delivery.task = task
-        self._keep(task, fatal=True)
+        self._concurrent.add(delivery)
+        self._keep(task)
         task.add_done_callback(lambda _: self._concurrent_done(delivery, spec))
 
     def _concurrent_done(self, delivery: Delivery, spec: HandlerSpec) -> None:
+        self._concurrent.discard(delivery)
         self._finished(delivery)
         self._running[spec.method] -= 1
         backlog = self._backlogs.get(spec.method)
@@ -301,7 +337,7 @@ class ActorCell:
             logger.log(level, "%s: a %s was not handled: %s", self.name, type(delivery.message).__name__, error)
         delivery.released()
 
-    def _keep(self, task: asyncio.Task[Any], *, fatal: bool) -> None:
+    def _keep(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
 
@@ -312,11 +348,6 @@ class ActorCell:
         error = task.exception()
         if error is not None and self._closed is None:
             self._on_failed(self, error)
-
-    def _warn_slow(self, label: str, took_s: float) -> None:
-        logger.warning(
-            "%s: %s held the event loop for %.2f s; move it to context.run_blocking", self.name, label, took_s
-        )
 
 
 async def _next(items: AsyncGenerator[Any, None]) -> Any:

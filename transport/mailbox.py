@@ -66,6 +66,11 @@ class Mailbox(Generic[T]):
         return len(self._waiting)
 
     @property
+    def oldest(self) -> T | None:
+        """What has waited longest."""
+        return self._waiting[0] if self._waiting else None
+
+    @property
     def has_room(self) -> bool:
         return len(self._waiting) + self._running < self.bound.capacity
 

@@ -20,7 +20,7 @@ from headrace.transport.links import Links
 from headrace.transport.message import type_of
 from headrace.transport.names import Names
 from headrace.transport.ports import LocalPort
-from headrace.transport.system import ActivityQuery, ActorRecord
+from headrace.transport.system import QUERIES, ActorRecord
 
 Copy = Callable[[Any], Any]
 
@@ -63,7 +63,7 @@ class Outbound:
                     raise self.stopped()
                 if record.incarnation == self._incarnation:
                     await self._ask_here(call, message)
-                elif type(message) is ActivityQuery:
+                elif type(message) in QUERIES:
                     self._links.ask(record, call, message, None)
                 else:
                     credit = self._links.credit(record)
@@ -96,6 +96,11 @@ class Outbound:
             return False
         self._send_tell(record, message)
         return True
+
+    def takes(self, name: str) -> bool:
+        """Whether that actor has room for a message of this process; True where there is no such actor."""
+        record = self._names.state.find(name)
+        return record is None or self._has_room(record)
 
     async def stream(
         self, activity: Activity, name: str, message: object, timeout_s: float
@@ -132,7 +137,7 @@ class Outbound:
         cell = self._cells.get(call.name)
         if cell is None:
             raise PeerLost.of(call.name, self._incarnation, "it has left this process")
-        if not cell.has_room and type(message) is not ActivityQuery:
+        if not cell.has_room and type(message) not in QUERIES:
             await self._or_end(call.future, cell.room())
             if call.future.done():
                 return

@@ -16,6 +16,7 @@ import secrets
 import traceback
 from typing import Any, NoReturn
 
+from headrace.transport.activity import Activity, step_name
 from headrace.transport.actor import Actor
 from headrace.transport.calls import Calls
 from headrace.transport.cell import ActorCell, Delivery
@@ -31,8 +32,20 @@ from headrace.transport.loopback import LoopbackNetwork
 from headrace.transport.names import Names
 from headrace.transport.network import Address, Network
 from headrace.transport.outbound import Outbound
-from headrace.transport.system import ActorRecord, DirectoryChange, Leave, PeerDown, PeerUp, Register, Unregister
+from headrace.transport.system import (
+    ActivityQuery,
+    ActorRecord,
+    DirectoryChange,
+    Leave,
+    PeerDown,
+    PeerUp,
+    Register,
+    Unregister,
+    WaitQuery,
+)
 from headrace.transport.virtual import VirtualTimeLoop
+from headrace.transport.waits import wait_report
+from headrace.transport.watchdog import DEFAULT_WARN_S, Watchdog, check_warn_s
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +58,8 @@ class Runtime:
     """`directory`: the address (text) of the runtime that hosts it; None hosts it here. `incarnation`: a fresh random
     name of this process, made here unless the launcher gives one (to report the death of what it started).
     `encode_local` passes messages between actors of this runtime through the codec too. `silence_s`: without a
-    heartbeat for that long the directory declares a process dead."""
+    heartbeat for that long the directory declares a process dead. `lag_warn_s`: a handler that holds the event loop
+    longer is named in the log (in real time only). Raises ValueError."""
 
     def __init__(
         self,
@@ -56,6 +70,7 @@ class Runtime:
         incarnation: str | None = None,
         encode_local: bool = False,
         silence_s: float = 30.0,
+        lag_warn_s: float = DEFAULT_WARN_S,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         self.incarnation = incarnation or secrets.token_hex(8)
@@ -64,6 +79,9 @@ class Runtime:
         self._directory_address = None if directory is None else str(directory)
         self._encode_local = encode_local
         self._silence_s = silence_s
+        check_warn_s(lag_warn_s)
+        self._lag_warn_s = lag_warn_s
+        self._watchdog: Watchdog | None = None
         self._max_message_bytes = max_message_bytes
         self._service: DirectoryService | None = None
         self._cells: dict[str, ActorCell] = {}
@@ -84,6 +102,9 @@ class Runtime:
         self.clock: Clock = self._given_clock or (
             LoopClock() if isinstance(loop, VirtualTimeLoop) else MonotonicClock()
         )
+        if not isinstance(loop, VirtualTimeLoop):
+            self._watchdog = Watchdog(loop, self._running_step, warn_s=self._lag_warn_s)
+            self._watchdog.start()
         self.failed: asyncio.Future[NoReturn] = loop.create_future()
         self._deadlines = Deadlines(loop, self.clock)
         self._names = Names(DirectoryState(), self.clock, self._deadlines)
@@ -169,11 +190,28 @@ class Runtime:
         for task in list(self._closing):
             task.cancel()
         self._deadlines.close()
+        if self._watchdog is not None:
+            self._watchdog.stop()
 
     # --- hosting ----------------------------------------------------------------------------------------------------
 
     def _prepare(self, actor: Actor, name: str) -> tuple[ActorCell, Context]:
-        cell = ActorCell(actor, name, self.incarnation, self.clock, self._fail)
+        cell = ActorCell(
+            actor,
+            name,
+            self.incarnation,
+            self.clock,
+            self._fail,
+            answers={
+                ActivityQuery: ActorCell.snapshot,
+                WaitQuery: lambda cell: wait_report(cell, self.clock.time(), self._outbound.takes),
+            },
+            activity=Activity(
+                self.clock.time,
+                lambda label, took_s: self._slow_step(step_name(name, label), took_s),
+                self._lag_warn_s,
+            ),
+        )
         context = Context(cell, self.clock, self._names, self._outbound, lambda role: self._watch(cell, role))
         actor._context = context
         self._cells[name] = cell
@@ -231,6 +269,20 @@ class Runtime:
 
     def _is_own(self, cell: ActorCell) -> bool:
         return cell.actor is self._service or cell.actor is self._agent
+
+    # --- the event loop -----------------------------------------------------------------------------------------------
+
+    def _running_step(self) -> str | None:
+        """Called from the watchdog's thread, while the loop stands still in that step."""
+        for cell in list(self._cells.values()):
+            label = cell.activity.step
+            if label is not None:
+                return step_name(cell.name, label)
+        return None
+
+    def _slow_step(self, name: str, took_s: float) -> None:
+        if self._watchdog is not None:
+            self._watchdog.slow_step(name, took_s)
 
     # --- failing ----------------------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ class ActivityQuery:
 class ActivitySnapshot:
     """Seconds since the actor was added: busy_s + Σ blocked_s (by the peer's role) + idle_s = wall_s.
     `working_s` splits part of busy_s by label. `mailbox`: received, handled, dropped, refused, cancelled, peak,
-    waiting, running. `waiting_on`: the role of the oldest outstanding ask, "" if none."""
+    waiting, running. `waiting_on`: the role of the oldest outstanding ask, "" if none. `pid`: of its process."""
 
     name: str
     wall_s: float
@@ -48,6 +48,56 @@ class ActivitySnapshot:
     working_s: dict[str, float]
     mailbox: dict[str, int]
     waiting_on: str = ""
+    pid: int = 0
+
+
+@message("headrace.wait_query")
+@dataclass(frozen=True, slots=True)
+class WaitQuery:
+    """anyone → any actor (ask → WaitReport): for what do you wait? The runtime answers it, as ActivityQuery."""
+
+
+@message("headrace.peer_wait")
+@dataclass(frozen=True, slots=True)
+class PeerWait:
+    """`count` waits on `peer` (an actor, or a role) for the answer to `what`, a message's type or a few words; the
+    oldest since `for_s` seconds. `no_credit`: its mailbox takes nothing more of this process."""
+
+    peer: str
+    what: str
+    count: int
+    for_s: float
+    no_credit: bool = False
+
+
+@message("headrace.task_report")
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """`count` tasks that stand at the same place; `label` and `message` (its type, where it handles one) of the oldest.
+    `for_s`: since that message came; None for a task without one. `stack`: the outermost frame first."""
+
+    label: str
+    message: str
+    count: int
+    for_s: float | None
+    stack: tuple[str, ...]
+
+
+@message("headrace.wait_report")
+@dataclass(frozen=True, slots=True)
+class WaitReport:
+    """What one actor waits for, and what it does. `working`: the open blocks of work off the loop, label → seconds, the
+    oldest of each label. `mailbox_waiting`: messages that no handler has begun, the oldest of them since
+    `oldest_waiting_s` seconds."""
+
+    name: str
+    incarnation: str
+    pid: int
+    waits: tuple[PeerWait, ...]
+    tasks: tuple[TaskReport, ...]
+    working: dict[str, float]
+    mailbox_waiting: int
+    oldest_waiting_s: float
 
 
 @message("headrace.actor_record")
@@ -134,3 +184,8 @@ class Heartbeat:
 
     incarnation: str
     lag_s: float
+
+
+QUERIES: tuple[type, ...] = (ActivityQuery, WaitQuery)
+"""The runtime answers these itself, without credit and beside the mailbox: how it is with an actor that does not keep
+up can always be asked."""
