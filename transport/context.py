@@ -4,8 +4,7 @@ accounting."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.transport.activity import Activity
@@ -64,6 +63,10 @@ class Context:
             group = self._groups[role] = Group(self, role)
         return group
 
+    def everybody(self) -> list[str]:
+        """The names of all live actors."""
+        return self._names.state.names()
+
     def watch(self, role: str) -> None:
         """From now on `PeerUp` and `PeerDown` of that role reach this actor's handlers; first a PeerUp for each
         present."""
@@ -77,11 +80,3 @@ class Context:
         """Run `function(*args)` in a thread; the time counts as busy. Cancelling does not stop the thread."""
         with self.activity.working(label or str(getattr(function, "__name__", "blocking"))):
             return await asyncio.get_running_loop().run_in_executor(None, function, *args)
-
-    @contextmanager
-    def _blocked(self, role: str) -> Iterator[None]:
-        ticket = self.activity.block(role, what="a live member")
-        try:
-            yield
-        finally:
-            self.activity.unblock(ticket)

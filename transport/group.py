@@ -39,7 +39,7 @@ class Group:
 
     async def wait_for(self, num: int, *, timeout_s: float) -> list[str]:
         """Until `num` members live; returns them. Raises UnknownActor (a DeadlineExceeded)."""
-        with self._context._blocked(self.role):
+        with self._context.activity.waiting(self.role, "a live member"):
             await self._context._names.wait_for(self.role, num, timeout_s)
         return self.members()
 
@@ -71,8 +71,11 @@ class Group:
                 del self._outstanding[name]
 
     async def tell(self, message: object, *, key: str | None = None, timeout_s: float = 60.0) -> None:
-        """Tell one member; waits for a member and for credit."""
-        await self._context.tell(self.pick(key) or await self._first(key, timeout_s), message)
+        """Tell one member; waits for a member and for credit, at most `timeout_s` together."""
+        clock = self._context.clock
+        began_s = clock.time()
+        name = self.pick(key) or await self._first(key, timeout_s)
+        await self._context.tell(name, message, timeout_s=max(0.0, timeout_s - (clock.time() - began_s)))
 
     async def ask_all(self, message: object, *, timeout_s: float) -> dict[str, Any | TransportError]:
         """Ask every live member at once; a failure stands in the place of its reply."""

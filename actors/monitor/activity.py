@@ -59,6 +59,11 @@ class ActivityBook:
             self._before.setdefault(snapshot.name, []).append(last)
         self._newest[snapshot.name] = snapshot
 
+    @property
+    def newest(self) -> dict[str, ActivitySnapshot]:
+        """By actor, those that are gone included."""
+        return self._newest
+
     def actors(self) -> dict[str, Shares]:
         return {name: shares([*self._before.get(name, []), last]) for name, last in sorted(self._newest.items())}
 

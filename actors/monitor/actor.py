@@ -1,4 +1,5 @@
-"""The monitor actor: takes metrics from everyone, asks everyone where its time goes, and writes both down.
+"""The monitor actor: takes metrics from everyone, asks everyone where its time goes, and writes both down; where
+nothing moves any more, it finds out why (stall_watch.py).
 
 It never holds anyone up: its mailbox drops the oldest record when it falls behind, and the count of those is in
 activity.json.
@@ -16,6 +17,7 @@ from headrace.actors.messages import Metrics
 from headrace.actors.monitor.activity import ActivityBook
 from headrace.actors.monitor.console import ConsoleLine
 from headrace.actors.monitor.metrics_file import MetricsFile
+from headrace.actors.monitor.stall_watch import StallWatch
 from headrace.actors.monitor.tensorboard import TensorBoardFile
 from headrace.transport import ActivityQuery, ActivitySnapshot, Actor, Context, MailboxBound, handles
 
@@ -36,7 +38,8 @@ BUILT_IN_ROLES = (
 
 
 class Monitor(Actor):
-    """`run_dir`: metrics.jsonl, activity.json and tensorboard/ go there. `console_every_s` 0: no console lines.
+    """`run_dir`: metrics.jsonl, activity.json, stalls.jsonl and tensorboard/ go there. `console_every_s` 0: no console
+    lines. `stall_s`: a run in which nothing moves for so long is looked into, and told who waits for whom; 0 never.
     `roles`: whose time is accounted for, besides the built-in ones (those that do not run are skipped)."""
 
     mailbox = MailboxBound(capacity=20_000, overflow="drop_oldest")
@@ -48,20 +51,25 @@ class Monitor(Actor):
         tensorboard: bool = True,
         console_every_s: float = 5.0,
         activity_every_s: float = 1.0,
+        stall_s: float = 60.0,
         roles: tuple[str, ...] | list[str] = (),
     ) -> None:
         if console_every_s < 0:
             raise ValueError(f"console_every_s must be >= 0, got {console_every_s}; 0 prints no lines")
         if activity_every_s <= 0:
             raise ValueError(f"activity_every_s must be > 0, got {activity_every_s}")
+        if stall_s < 0:
+            raise ValueError(f"stall_s must be >= 0, got {stall_s}; 0 never looks for a stall")
         self._run_dir = Path(run_dir)
         self._with_tensorboard = tensorboard
         self._console_every_s = console_every_s
         self._activity_every_s = activity_every_s
+        self._stall_s = stall_s
         self._roles = tuple(dict.fromkeys((*BUILT_IN_ROLES, *roles)))
         self._console = ConsoleLine()
         self.activity_book = ActivityBook()
         self._tensorboard: TensorBoardFile | None = None
+        self._stalls: StallWatch | None = None
 
     async def on_start(self, context: Context) -> None:
         self._started_s = context.clock.time()
@@ -70,6 +78,15 @@ class Monitor(Actor):
             self._tensorboard = await context.run_blocking(TensorBoardFile, self._run_dir / "tensorboard")
         context.spawn(self._flush(), "flush")
         context.spawn(self._account(), "account for time")
+        if self._stall_s:
+            self._stalls = StallWatch(
+                context,
+                self._run_dir / "stalls.jsonl",
+                stall_s=self._stall_s,
+                time_s=self._time_s,
+                known=lambda: self.activity_book.newest,
+            )
+            context.spawn(self._stalls.run(), "look for stalls")
         if self._console_every_s:
             context.spawn(self._print(), "console")
 
@@ -84,6 +101,8 @@ class Monitor(Actor):
         """Every record is kept, whatever its step: late, repeated or out of order."""
         self._metrics.write(record, time_s=self._time_s())
         self._console.take(record)
+        if self._stalls is not None:
+            self._stalls.take(record)
         if self._tensorboard is not None:
             self._tensorboard.write(record)
 

@@ -1,0 +1,131 @@
+"""Watches that the run goes on; where it does not, asks everybody what they wait for, says why, and writes it down.
+
+    nothing moved for `stall_s` ──▶ WaitQuery to all ──▶ diagnosis: a few lines in the log, all of it in stalls.jsonl
+
+Once an episode, then at rising intervals, and once more when the run goes on. Part of the monitor actor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from headrace.actors.messages import Metrics
+from headrace.actors.monitor.diagnosis import Diagnosis, diagnose
+from headrace.actors.monitor.progress import Progress
+from headrace.transport import ActivitySnapshot, Context, TransportError, WaitQuery, WaitReport
+
+logger = logging.getLogger(__name__)
+
+ANSWER_TIMEOUT_S = 5.0
+_LOOK_EVERY_S = 1.0
+_SESSION_STATES = ("running", "grading", "ready", "training")
+
+
+class StallWatch:
+    """`time_s`: seconds since the monitor started, for what is written. `known`: what was last heard of each actor."""
+
+    def __init__(
+        self,
+        context: Context,
+        path: Path,
+        *,
+        stall_s: float,
+        time_s: Callable[[], float],
+        known: Callable[[], Mapping[str, ActivitySnapshot]],
+    ) -> None:
+        self._context = context
+        self._path = path
+        self._progress = Progress(stall_s)
+        self._every_s = min(_LOOK_EVERY_S, stall_s / 4)
+        self._time_s = time_s
+        self._known = known
+        self._sessions: dict[str, float] = {}
+        self._seen_roles: set[str] = set()
+        self._listened_s = 0.0
+        self._episode = 0
+        self._num_told = 0
+
+    def take(self, record: Metrics) -> None:
+        self._progress.take(record, self._listened_s)
+        if record.stream == "dispatcher":
+            self._sessions = {name: record.values[name] for name in _SESSION_STATES if name in record.values}
+
+    async def run(self) -> None:
+        """For the actor's life. Time in which this process itself stood still hardly counts: the records of that time
+        are still unread."""
+        clock = self._context.clock
+        while True:
+            began_s = clock.time()
+            await clock.sleep(self._every_s)
+            self._listened_s += min(clock.time() - began_s, 2 * self._every_s)
+            self._seen_roles.update(name.partition("/")[0] for name in self._context.everybody())
+            self._note_end()
+            quiet_s = self._progress.look(self._listened_s)
+            if quiet_s is not None:
+                await self._tell(quiet_s)
+
+    async def _tell(self, quiet_s: float) -> None:
+        replies = await self._ask_everybody()
+        found = diagnose(
+            replies,
+            quiet_s=quiet_s,
+            asker=self._context.name,
+            seen=self._seen_roles,
+            pids={name: snapshot.pid for name, snapshot in self._known().items()},
+        )
+        self._num_told += 1
+        self._log(found, quiet_s)
+        self._write(
+            {
+                "episode": self._episode,
+                "told": self._num_told,
+                "quiet_s": quiet_s,
+                "last_moved": self._progress.last_stream,
+                "is_stall": found.is_stall,
+                **asdict(found),
+                "sessions": self._sessions,
+                "actors": {name: reply if isinstance(reply, str) else asdict(reply) for name, reply in replies.items()},
+            }
+        )
+
+    async def _ask_everybody(self) -> dict[str, WaitReport | str]:
+        async def one(name: str) -> WaitReport | str:
+            try:
+                report: WaitReport = await self._context.ask(name, WaitQuery(), timeout_s=ANSWER_TIMEOUT_S)
+            except TransportError as error:
+                return f"{type(error).__name__}: {error}"
+            return report
+
+        names = self._context.everybody()
+        return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
+
+    def _log(self, found: Diagnosis, quiet_s: float) -> None:
+        states = ", ".join(f"{count:.0f} {state}" for state, count in self._sessions.items())
+        lines = [*found.lines, f"sessions: {states}"] if states else [*found.lines]
+        logger.log(
+            logging.WARNING if found.is_stall else logging.INFO,
+            "%s for %.0f s: %s%s",
+            "the run has stood still" if found.is_stall else "nothing has moved",
+            quiet_s,
+            found.summary,
+            "".join(f"\n    {line}" for line in lines) if found.is_stall else "",
+        )
+
+    def _note_end(self) -> None:
+        lasted_s = self._progress.went_on()
+        if lasted_s is not None:
+            logger.info("the run goes on, after %.0f s (%s moves again)", lasted_s, self._progress.last_stream)
+            self._write({"episode": self._episode, "lasted_s": lasted_s})
+            self._episode += 1
+            self._num_told = 0
+
+    def _write(self, fields: dict[str, Any]) -> None:
+        line = {"time_s": round(self._time_s(), 3), **fields}
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line, separators=(",", ":")) + "\n")
