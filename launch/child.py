@@ -2,7 +2,7 @@
 its session.
 
 Its standard output and error go straight to a log file, so that what it printed before it was killed is there. Called
-by supervisor.py, from the main thread only (see parent_death.py).
+from the main thread only (see parent_death.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headrace.launch.processes import kill_sessions, signal_sessions
+from headrace.launch.processes import kill_sessions
 
 
 class Child:
@@ -25,6 +25,7 @@ class Child:
         self, command: Sequence[str], *, environment: Mapping[str, str], log: Path, first_line: str = ""
     ) -> None:
         """`first_line` is written to its standard input, which then ends."""
+        self.log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 command,
@@ -54,9 +55,6 @@ class Child:
         """SIGKILL to its whole session. Returns the processes that outlived it (none, unless one hangs in the
         kernel)."""
         return kill_sessions([self.pid])
-
-    def signal_session(self, number: signal.Signals) -> int:
-        return signal_sessions([self.pid], number)
 
     def _feed(self, line: str) -> None:
         pipe = self._process.stdin

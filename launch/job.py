@@ -4,7 +4,7 @@ these."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -32,10 +32,11 @@ class Job:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """`reason` is for a person: why it finished, or the first cause of its failure with the last lines of the
-    process."""
+    process. `restarts`: how often a process was started again, for those that were."""
 
     ending: Ending
     reason: str
+    restarts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:

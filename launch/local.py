@@ -1,43 +1,65 @@
-"""The launcher for one machine: every process of the topology is a supervised child of this one. Config:
+"""The launcher for one machine: every node of the topology is played by it, and every process is supervised. Config:
 launch=local."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
-from headrace.launch.environ import launcher_environment
+from headrace.launch.environ import check_distinct_devices, child_environment, launcher_environment
 from headrace.launch.job import Job, Outcome
-from headrace.launch.run_end import NAME, RunEnd
+from headrace.launch.node_agents import LocalAgents
+from headrace.launch.node_messages import node_actor
+from headrace.launch.node_supervisor import NodeSupervisor
+from headrace.launch.process_starter import ProcessStarter
+from headrace.launch.run_end import NAME
 from headrace.launch.run_network import RunNetwork
 from headrace.launch.settings import SupervisorSettings
 from headrace.launch.shared_memory import remove_run
 from headrace.launch.start_order import DEFAULT_ORDER
-from headrace.launch.supervisor import Supervisor
+from headrace.launch.supervisor import Supervisor, launcher_failure
 from headrace.launch.supervisor_state import RestartPolicy
+from headrace.launch.topology import devices_of
 from headrace.launch.undertaker import Undertaker
+from headrace.transport import Runtime
 
 
 class LocalLauncher:
-    """`restart`: roles whose processes are restarted when they end; any other loss fails the run. More than
-    `max_restarts` within `restart_window_s` fails it too. One that gives no sign for `silence_s` is ended."""
+    """`restart`: roles whose processes are restarted when they end, null for all; any other loss fails the run. More
+    than `max_restarts` on one node within `restart_window_s` fail it too, and so do `max_failed_starts` ends in a row
+    of a process that was not up. One that is not up after `start_timeout_s`, or gives no sign for `silence_s`, is
+    killed and counts as ended.
+
+    With one node its supervisor lives in this process; with several, each has an agent process. What ran on a node
+    whose agent is lost is placed on other nodes; the agent is started again, unless `restart_nodes` is false."""
 
     def __init__(
         self,
         *,
-        restart: Sequence[str] = ("environment", "grader"),
+        restart: Sequence[str] | None = None,
+        restart_nodes: bool = True,
         max_restarts: int = 10,
         restart_window_s: float = 60.0,
+        max_failed_starts: int = 3,
         start_timeout_s: float = 600.0,
         drain_timeout_s: float = 6.0,
         stop_stagger_s: float = 0.5,
         silence_s: float = 60.0,
         start_order: Sequence[str] = DEFAULT_ORDER,
     ) -> None:
-        self._settings = SupervisorSettings(
-            restart_policy=RestartPolicy(frozenset(restart), max_restarts, restart_window_s),
+        policy = RestartPolicy(
+            restartable=None if restart is None else tuple(restart),
+            max_restarts=max_restarts,
+            window_s=restart_window_s,
+            max_failed_starts=max_failed_starts,
             start_timeout_s=start_timeout_s,
+        )
+        self._settings = SupervisorSettings(
+            restart_policy=policy,
+            restart_nodes=restart_nodes,
             drain_timeout_s=drain_timeout_s,
             stop_stagger_s=stop_stagger_s,
             silence_s=silence_s,
@@ -46,30 +68,62 @@ class LocalLauncher:
 
     async def launch(self, job: Job) -> Outcome:
         """See job.Launcher. Takes over SIGINT and SIGTERM while it runs."""
+        environment = launcher_environment()
+        check_distinct_devices(
+            [(plan.name, plan.node, child_environment(environment, plan, offline=True)) for plan in job.processes]
+        )
         undertaker = Undertaker()
         undertaker.remove_shared_memory(job.run_id)
         network = RunNetwork(undertaker, silence_s=self._settings.silence_s)
-        runtime = network.runtime
-        await runtime.start()
+        starter = ProcessStarter(job.folder, joining=network.joining, undertaker=undertaker, environment=environment)
+        agents = LocalAgents(
+            job.folder,
+            joining=network.joining,
+            policy=self._settings.restart_policy,
+            undertaker=undertaker,
+            environment=environment,
+        )
         try:
-            supervisor = Supervisor(
-                job,
-                self._settings,
-                network=network,
-                undertaker=undertaker,
-                environment=launcher_environment(),
-            )
-            await runtime.add(RunEnd(on_finished=supervisor.finished), NAME)
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, supervisor.interrupt, number)
-            try:
-                return await supervisor.run()
-            finally:
-                for number in (signal.SIGINT, signal.SIGTERM):
-                    loop.remove_signal_handler(number)
+            await network.runtime.start()
+            return await self._run(job, network.runtime, starter, agents)
         finally:
-            await runtime.stop()
+            await network.runtime.stop()
             network.close()
             remove_run(job.run_id)
             undertaker.dismiss()
+
+    async def _run(self, job: Job, runtime: Runtime, starter: ProcessStarter, agents: LocalAgents) -> Outcome:
+        nodes = list(devices_of(job.config["topology"]))
+        supervisor = Supervisor(
+            job, self._settings, directory=runtime.directory, agents=agents if len(nodes) > 1 else None
+        )
+        runtime.failed.add_done_callback(lambda failed: _runtime_failed(supervisor, failed))
+        with _signals(supervisor.interrupt):
+            try:
+                await runtime.add(supervisor, NAME)
+                if len(nodes) == 1:
+                    policy = self._settings.restart_policy
+                    await runtime.add(NodeSupervisor(node=nodes[0], policy=policy, start=starter), node_actor(nodes[0]))
+                return await supervisor.run()
+            finally:
+                await supervisor.close()
+                await runtime.stop()
+                supervisor.show_logs()
+
+
+def _runtime_failed(supervisor: Supervisor, failed: asyncio.Future[Any]) -> None:
+    error = None if failed.cancelled() else failed.exception()
+    if error is not None:
+        supervisor.finish(launcher_failure("an actor of the launcher", error))
+
+
+@contextmanager
+def _signals(interrupt: Callable[[signal.Signals], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupt, number)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

@@ -33,13 +33,6 @@ def processes_of_sessions(sessions: Iterable[int]) -> list[int]:
     return found
 
 
-def signal_sessions(sessions: Iterable[int], number: signal.Signals) -> int:
-    """Send a signal to every process of these sessions; returns how many there were."""
-    processes = processes_of_sessions(sessions)
-    _signal(processes, number)
-    return len(processes)
-
-
 def kill_sessions(sessions: Iterable[int], timeout_s: float = 3.0) -> list[int]:
     """SIGKILL until nothing is left (a process may have forked meanwhile). Returns what outlived the time: nothing,
     unless a process hangs in the kernel.

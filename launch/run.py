@@ -79,7 +79,12 @@ async def run_job(composed: Composed, console: Console, argv: Sequence[str]) -> 
     outcome = await launcher.launch(Job(folder, str(config["run"]["id"]), config, processes, console))
     write_json(
         folder / "outcome.json",
-        {"ending": outcome.ending, "reason": outcome.reason, "wall_s": time.monotonic() - started_s},
+        {
+            "ending": outcome.ending,
+            "reason": outcome.reason,
+            "wall_s": time.monotonic() - started_s,
+            "restarts": dict(outcome.restarts),
+        },
     )
     await asyncio.to_thread(report, folder, console)
     return outcome

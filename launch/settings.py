@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.launch.start_order import DEFAULT_ORDER
 from headrace.launch.supervisor_state import RestartPolicy
@@ -13,16 +13,22 @@ from headrace.launch.supervisor_state import RestartPolicy
 class SupervisorSettings:
     """`drain_timeout_s`: from the decision to end until everything that is left is killed. `stop_stagger_s`: how long
     each process may take before the next one in reverse order is asked too. `silence_s`: a process whose event loop
-    gives no sign for this long is killed, and then counts as any that ended; loaded machines stall for seconds."""
+    gives no sign for this long is killed, and then counts as any that ended; loaded machines stall for seconds.
+    `restart_nodes`: whether the agent of a node that was lost is started again."""
 
     restart_policy: RestartPolicy
-    start_timeout_s: float = 600.0
+    restart_nodes: bool = True
     drain_timeout_s: float = 6.0
     stop_stagger_s: float = 0.5
     silence_s: float = 60.0
     start_order: Sequence[str] = DEFAULT_ORDER
 
     def __post_init__(self) -> None:
-        for name in ("start_timeout_s", "drain_timeout_s", "stop_stagger_s", "silence_s"):
+        for name in ("drain_timeout_s", "stop_stagger_s", "silence_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"launch.{name} must be > 0 seconds, got {getattr(self, name)}")
+
+    @property
+    def agent_policy(self) -> RestartPolicy:
+        """For the agents of nodes."""
+        return replace(self.restart_policy, restartable=None if self.restart_nodes else ())

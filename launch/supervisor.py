@@ -1,259 +1,266 @@
-"""Starts the processes of a run, watches them, restarts what may be restarted, and ends them all. The I/O around
-supervisor_state.py.
+"""The run's supervisor: it has the processes placed and started, knows who is up, tells everybody who died, and decides
+when the run ends and how. An actor in the launcher's process.
 
-    start in order ─▶ all announced ─▶ RunFinished │ signal │ fatal loss ─▶ stop in reverse order ─▶ kill what is left
+    start ─▶ all announced ─▶ RunFinished │ signal │ a loss that nobody could cure ─▶ stop in reverse order ─▶ the end
 
-Who ends the run: the dispatcher's RunFinished, SIGINT or SIGTERM to the launcher, or a process whose loss is fatal;
-the first wins and a second signal skips the waiting. When `run` returns no process of the run is alive. Called by
-local.py.
+The nodes' supervisors (node_supervisor.py) start, restart and kill; run_nodes.py knows where. Who ends the run: the
+dispatcher's RunFinished, SIGINT or SIGTERM to the launcher, or an escalation; the first wins and a second signal skips
+the waiting. Called by local.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 import signal
-import sys
-import time
 import traceback
-from collections.abc import Coroutine, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
 
-from headrace.launch.child import Child
-from headrace.launch.environ import check_distinct_devices, child_environment
-from headrace.launch.for_console import ForConsole
+from headrace.actors.messages import Accepted, RunFinished
 from headrace.launch.job import Job, Outcome
-from headrace.launch.logs import LogTail, last_lines
-from headrace.launch.run_network import RunNetwork
+from headrace.launch.log_follower import LogFollower
+from headrace.launch.logs import last_lines
+from headrace.launch.node_agents import NodeAgents
+from headrace.launch.node_messages import (
+    NODE_ROLE,
+    KillProcess,
+    ProcessEnded,
+    ProcessStarted,
+    RestartNothing,
+    StopProcess,
+)
+from headrace.launch.placement import Placement
+from headrace.launch.run_nodes import RunNodes
 from headrace.launch.settings import SupervisorSettings
 from headrace.launch.start_order import in_start_order
-from headrace.launch.supervisor_state import Exit, FailRun, Ignore, Restart, SupervisorState
-from headrace.launch.undertaker import Undertaker
+from headrace.launch.supervisor_state import Escalate
+from headrace.launch.topology import ProcessPlan, devices_of
+from headrace.transport import Actor, Context, PeerUp, handles
 
-POLL_S = 0.2
 PROGRESS_S = 5.0
 
 
-class Supervisor:
+class Directory(Protocol):
+    """Of transport's DirectoryService, what a supervisor uses."""
+
+    on_silence: Callable[[str, str], None] | None
+
+    def process_down(self, incarnation: str, reason: str) -> None: ...
+
+
+@dataclass(slots=True)
+class _Life:
+    """One incarnation of a process, from its start to its end. `to_come`: its actors that are not announced yet."""
+
+    started: ProcessStarted
+    to_come: set[str]
+
+
+class Supervisor(Actor):
     def __init__(
-        self,
-        job: Job,
-        settings: SupervisorSettings,
-        *,
-        network: RunNetwork,
-        undertaker: Undertaker,
-        environment: Mapping[str, str],
+        self, job: Job, settings: SupervisorSettings, *, directory: Directory, agents: NodeAgents | None = None
     ) -> None:
-        """`network.runtime` hosts the directory and has been started; `environment` is what children's variables
-        are made from."""
+        """`directory` is this process's; `agents` None means that the topology's one node is supervised by an actor of
+        this process."""
         self._job = job
         self._settings = settings
-        self._runtime = network.runtime
-        self._network = network
-        self._undertaker = undertaker
+        self._directory = directory
+        self._agents = agents
         self._console = job.console
-        self._plans = {plan.name: plan for plan in in_start_order(job.processes, settings.start_order)}
-        self._environments = {p.name: child_environment(environment, p, offline=True) for p in self._plans.values()}
-        check_distinct_devices([(p.name, p.node, self._environments[p.name]) for p in self._plans.values()])
-        roles = {plan.name: plan.role for plan in self._plans.values()}
-        self._state = SupervisorState(roles, settings.restart_policy)
-        self._children: dict[str, Child] = {}
-        self._incarnations: dict[str, str] = {}
-        self._silent: dict[str, str] = {}  # incarnation → reason
-        self._tails: dict[str, LogTail] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        loop = asyncio.get_running_loop()
-        self._end: asyncio.Future[Outcome] = loop.create_future()
-        self._hurry = asyncio.Event()
+        self._processes = in_start_order(job.processes, settings.start_order)
+        self._nodes = RunNodes(
+            Placement(self._processes, devices_of(job.config["topology"])),
+            agents=agents,
+            policy=settings.agent_policy,
+            console=job.console,
+            on_loss=self._on_loss,
+            on_smaller=self._go_on_without,
+            on_failure=self._fail,
+        )
+        self._logs = LogFollower(job.console)
+        self._lives: dict[str, _Life] = {}
+        self._announced: dict[str, str] = {}  # actor → incarnation
+        self._never_up = {plan.name for plan in self._processes}
+        self._starts: Counter[str] = Counter()
+        self._missing: list[str] = []
+        self._changed = asyncio.Event()
+        self._hurry = False
+        self._end: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     # --- the run ----------------------------------------------------------------------------------------------------
 
-    async def run(self) -> Outcome:
-        """Returns when nothing of the run is alive."""
-        try:
-            self._watch_runtime()
-            self._background(self._follow_logs(), "logs")
-            for process in self._plans:
-                self._start(process)
-            self._background(self._await_readiness(), "readiness")
-            outcome = await asyncio.shield(self._end)
-            self._console.say(f"ending the run ({outcome.ending}): {outcome.reason.splitlines()[0]}")
-            await self._stop_all()
-            return outcome
-        finally:
-            self._kill_all()
-            for task in self._tasks:
-                task.cancel()
-            for tail in self._tails.values():
-                tail.drain()
+    async def on_start(self, context: Context) -> None:
+        if self._end.done():
+            return
+        self._began_s = context.clock.time()
+        self._directory.on_silence = self._on_silence
+        for role in (NODE_ROLE, *{plan.role for plan in self._processes}):
+            context.watch(role)
+        context.spawn(self._logs.run(context), "logs")
+        context.spawn(self._tell_progress(), "progress")
+        self._nodes.start(context)
 
-    def finished(self, reason: str) -> None:
-        """The dispatcher says that the run is done."""
-        self._finish(Outcome("finished", reason))
+    async def run(self) -> Outcome:
+        """To the end of the run; when it returns, its processes have ended or are left to be killed (`close`)."""
+        outcome = await asyncio.shield(self._end)
+        self._console.say(f"ending the run ({outcome.ending}): {outcome.reason.splitlines()[0]}")
+        await self._stop_all()
+        without = f"; it went on without {', '.join(self._missing)}" if self._missing else ""
+        restarts = {process: starts - 1 for process, starts in self._starts.items() if starts > 1}
+        return replace(outcome, reason=outcome.reason + without, restarts=restarts)
+
+    async def close(self) -> None:
+        """Nothing is alive on any node that has an agent when this returns."""
+        self._nodes.stop(RestartNothing())
+        if self._agents is not None:
+            await self._agents.close(at_once=self._hurry)
+            await self._agents.bury([life.started.session for life in self._lives.values()])
+
+    def show_logs(self) -> None:
+        """Everything that processes left behind; call it when none is alive."""
+        self._logs.drain_all()
 
     def interrupt(self, number: signal.Signals) -> None:
         """SIGINT or SIGTERM to the launcher: the first ends the run in order, the second at once."""
         if self._end.done():
             self._console.say(f"{number.name} again: stopping at once")
-            self._hurry.set()
-        ending = Outcome("interrupted" if number is signal.SIGINT else "terminated", f"{number.name} to the launcher")
-        self._finish(ending)
+            self._hurry = True
+            self._changed.set()
+        self.finish(
+            Outcome("interrupted" if number is signal.SIGINT else "terminated", f"{number.name} to the launcher")
+        )
 
-    def _finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: Outcome) -> None:
+        """The run ends so, unless it is ending already."""
         if not self._end.done():
             self._end.set_result(outcome)
 
-    # --- starting ---------------------------------------------------------------------------------------------------
+    @handles(RunFinished)
+    async def finished(self, message: RunFinished) -> Accepted:
+        self.finish(Outcome("finished", message.reason))
+        return Accepted()
 
-    def _start(self, process: str) -> None:
-        if self._end.done():
+    # --- who is there -----------------------------------------------------------------------------------------------
+
+    @handles(ProcessStarted)
+    async def process_started(self, message: ProcessStarted) -> Accepted:
+        plan = self._nodes.plan(message.process)
+        if plan.node == message.node:  # else its node was lost meanwhile
+            self._console.say(f"starting {message.process} on {message.node}")
+            self._starts[message.process] += 1
+            self._logs.follow(message.process, Path(message.log))
+            up = {name for name in plan.actors if self._announced.get(name) == message.incarnation}
+            self._lives[message.process] = _Life(message, set(plan.actors) - up)
+            if self._end.done():
+                self._nodes.send(message.process, StopProcess(message.process))
+        return Accepted()
+
+    @handles(PeerUp)
+    async def peer_up(self, message: PeerUp) -> None:
+        role, _, rest = message.name.partition("/")
+        if role == NODE_ROLE:
+            self._nodes.up(rest, message.incarnation)
+        self._announced[message.name] = message.incarnation
+        for process, life in self._lives.items():
+            if life.started.incarnation == message.incarnation and message.name in life.to_come:
+                life.to_come.discard(message.name)
+                if not life.to_come:
+                    self._on_up(process)
+
+    def _on_up(self, process: str) -> None:
+        if process not in self._never_up:
+            self._console.say(f"{process} is up again")
             return
-        plan = self._plans[process]
-        log = self._job.folder / "logs" / f"{process}.log"
-        incarnation = secrets.token_hex(8)
-        self._tails.setdefault(process, LogTail(process, log, ForConsole(self._console.line)))
-        self._console.say(f"starting {process} on {plan.node}")
-        child = Child(
-            [
-                sys.executable,
-                "-m",
-                "headrace.launch.process",
-                str(self._job.folder),
-                process,
-                str(self._network.launcher_pid),
-            ],
-            environment=self._environments[process],
-            log=log,
-            first_line=self._network.joining(incarnation).to_line(),
-        )
-        self._undertaker.watch_session(child.pid)
-        self._children[process] = child
-        self._incarnations[process] = incarnation
-        self._state.started(process)
-        child.ended.add_done_callback(lambda ended: self._on_exit(process, ended.result()))
+        self._never_up.discard(process)
+        if not self._never_up:
+            self._console.say(f"all actors are up ({self.context.clock.time() - self._began_s:.1f} s)")
 
-    async def _await_readiness(self) -> None:
-        """Progress until every actor has been announced once; fails the run where that takes too long."""
-        started_s = time.monotonic()
-        missing = {name for plan in self._plans.values() for name in plan.actors}
-        next_word_s = started_s + PROGRESS_S
-        while missing:
-            await asyncio.sleep(POLL_S)
-            for role in {name.partition("/")[0] for name in missing}:
-                missing -= set(self._runtime.context.group(role).members())
-            now_s = time.monotonic()
-            if missing and now_s > next_word_s:
-                next_word_s = now_s + PROGRESS_S
-                self._console.say(f"waiting for {', '.join(sorted(missing))} ({now_s - started_s:.0f} s)")
-            if missing and now_s - started_s > self._settings.start_timeout_s:
-                self._fail(FailRun(min(missing), self._late(missing)))
-                return
-        self._console.say(f"all actors are up ({time.monotonic() - started_s:.1f} s)")
+    async def _tell_progress(self) -> None:
+        while self._never_up:
+            await self.context.clock.sleep(PROGRESS_S)
+            if self._never_up and not self._end.done():
+                seconds = self.context.clock.time() - self._began_s
+                self._console.say(f"waiting for {', '.join(sorted(self._never_up))} ({seconds:.0f} s)")
 
-    def _late(self, missing: set[str]) -> str:
-        return (
-            f"{', '.join(sorted(missing))} did not start within "
-            f"launch.start_timeout_s={self._settings.start_timeout_s:g}; see the log, or raise it"
-        )
+    # --- who is not -------------------------------------------------------------------------------------------------
 
-    # --- deaths -----------------------------------------------------------------------------------------------------
+    @handles(ProcessEnded)
+    async def process_ended(self, message: ProcessEnded) -> Accepted:
+        process, exit = message.process, message.exit
+        self._directory.process_down(message.incarnation, f"{process} ended ({exit})")
+        life = self._lives.get(process)
+        if life is None or life.started.incarnation != message.incarnation:
+            return Accepted()
+        del self._lives[process]
+        self._changed.set()
+        self._logs.drain(process)
+        if message.next == "restart":
+            again = f"it is started again in {message.restart_s:.1f} s (attempt {message.attempt})"
+            self._console.say(f"{process} ended ({exit}); {again}")
+        elif message.next == "escalate":
+            self._fail(Escalate(process, message.reason, message.cause, message.last_lines))
+        return Accepted()
 
     def _on_silence(self, incarnation: str, reason: str) -> None:
         """The directory has no sign of life from a process: stopped, or an event loop that hangs. The rest of the run
         goes on without it already, so it ends here too, and counts as any that ended."""
-        for process, child in self._children.items():
-            if self._incarnations[process] == incarnation:
-                self._silent[incarnation] = reason
-                child.kill()
-
-    def _on_exit(self, process: str, code: int) -> None:
-        exit = Exit(code, self._silent.pop(self._incarnations[process], ""))
-        child = self._children.pop(process)
-        child.kill()  # what it started and left behind
-        if process in self._tails:
-            self._tails[process].drain()
-        self._runtime.directory.process_down(self._incarnations[process], f"{process} ended ({exit})")
-        decision = self._state.exited(process, exit, time.monotonic())
-        if isinstance(decision, Ignore):
+        if self._nodes.silent(incarnation, reason):
             return
-        if isinstance(decision, Restart):
-            self._console.say(f"{process} ended ({exit}); restart {decision.attempt} in {decision.after_s:g} s")
-            self._background(self._restart(decision), f"restart {process}")
-            return
-        self._fail(decision)
+        for process, life in self._lives.items():
+            if life.started.incarnation == incarnation:
+                self._nodes.send(process, KillProcess(process, incarnation, reason))
 
-    async def _restart(self, decision: Restart) -> None:
-        await asyncio.sleep(decision.after_s)
-        self._start(decision.process)
+    def _on_loss(self, node: str, why: str, incarnation: str, lost: Sequence[ProcessPlan]) -> list[int]:
+        """A node's agent is gone, and with it all that it owned."""
+        self._directory.process_down(incarnation, why)
+        names = {plan.name for plan in lost}
+        dead = {self._announced[actor] for plan in lost for actor in plan.actors if actor in self._announced}
+        lives = [self._lives.pop(process) for process in list(self._lives) if process in names]
+        for one in {*dead, *(life.started.incarnation for life in lives)}:
+            self._directory.process_down(one, why)
+        for process in names:
+            self._logs.drain(process)
+        self._changed.set()
+        return [life.started.session for life in lives]
 
-    def _fail(self, failure: FailRun) -> None:
-        process = failure.process if failure.process in self._plans else self._hosting(failure.process)
-        log = self._job.folder / "logs" / f"{process}.log"
-        self._finish(Outcome("failed", f"{failure.reason}\n--- last lines of {log} ---\n{last_lines(log)}"))
+    def _go_on_without(self, what: str) -> None:
+        self._console.say(f"going on without {what}")
+        self._missing.append(what)
 
-    def _hosting(self, actor: str) -> str:
-        return next(plan.name for plan in self._plans.values() if actor in plan.actors)
+    def _fail(self, failure: Escalate) -> None:
+        log = self._job.folder / "logs" / f"{failure.cause or failure.child}.log"
+        lines = failure.last_lines or last_lines(log)
+        self.finish(Outcome("failed", f"{failure.reason}\n--- last lines of {log} ---\n{lines}"))
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 
     async def _stop_all(self) -> None:
         """Each process in reverse order: SIGTERM, a moment to end, then the next; all have until the drain deadline."""
-        deadline_s = time.monotonic() + self._settings.drain_timeout_s
-        running = [name for name in reversed(self._plans) if name in self._children]
-        self._state.stop_all()
-        for process in running:
-            child = self._children.get(process)
-            if child is not None and not self._hurry.is_set():
-                child.ask_to_stop()
-                await self._until_ended([child], min(deadline_s, time.monotonic() + self._settings.stop_stagger_s))
-        await self._until_ended(list(self._children.values()), deadline_s)
-        if self._children:
-            why = "asked to stop at once" if self._hurry.is_set() else "still there at the deadline"
-            self._console.say(f"killing {', '.join(sorted(self._children))}: {why}")
+        clock, settings = self.context.clock, self._settings
+        deadline_s = clock.time() + settings.drain_timeout_s
+        self._nodes.stop(RestartNothing())
+        for process in (plan.name for plan in reversed(self._processes)):
+            if process in self._lives and not self._hurry:
+                self._nodes.send(process, StopProcess(process))
+                until_s = min(deadline_s, clock.time() + settings.stop_stagger_s)
+                await self._until(lambda process=process: process not in self._lives, until_s)  # type: ignore[misc]
+        await self._until(lambda: not self._lives, deadline_s)
+        if self._lives:
+            why = "asked to stop at once" if self._hurry else "still there at the deadline"
+            self._console.say(f"killing {', '.join(sorted(self._lives))}: {why}")
 
-    async def _until_ended(self, children: list[Child], deadline_s: float) -> None:
-        hurry = asyncio.ensure_future(self._hurry.wait())
-        waiting: set[asyncio.Future[Any]] = {child.ended for child in children if not child.ended.done()}
-        while waiting and not hurry.done():
-            left_s = deadline_s - time.monotonic()
+    async def _until(self, fact: Callable[[], bool], deadline_s: float) -> None:
+        while not fact() and not self._hurry:
+            left_s = deadline_s - self.context.clock.time()
             if left_s <= 0:
-                break
-            _, pending = await asyncio.wait({*waiting, hurry}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-            waiting &= pending
-        hurry.cancel()
-
-    def _kill_all(self) -> None:
-        self._state.stop_all()
-        for process, child in list(self._children.items()):
-            left = child.kill()
-            if left:
-                self._console.error(f"{process}: processes {left} do not die; they hang in the kernel")
-
-    # --- background -------------------------------------------------------------------------------------------------
-
-    def _background(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
-        """A task that is kept; its exception fails the run with its traceback."""
-        task = asyncio.get_running_loop().create_task(coroutine, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._background_ended)
-
-    def _background_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._finish(launcher_failure(f"the launcher's task {task.get_name()!r}", error))
-
-    def _watch_runtime(self) -> None:
-        self._runtime.directory.on_silence = self._on_silence
-        self._runtime.failed.add_done_callback(
-            lambda failed: None if failed.cancelled() else self._finish(_runtime_failure(failed.exception()))
-        )
-
-    async def _follow_logs(self) -> None:
-        while True:
-            for tail in self._tails.values():
-                tail.poll()
-            await asyncio.sleep(POLL_S)
+                return
+            self._changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left_s)
 
 
 def launcher_failure(what: str, error: BaseException) -> Outcome:
@@ -261,7 +268,3 @@ def launcher_failure(what: str, error: BaseException) -> Outcome:
     return Outcome(
         "failed", f"{what} raised {type(error).__name__}: {error}\n{''.join(traceback.format_exception(error))}"
     )
-
-
-def _runtime_failure(error: BaseException | None) -> Outcome:
-    return Outcome("failed", f"an actor of the launcher failed: {error}")

@@ -89,6 +89,12 @@ def plan_topology(topology: object, roles: set[str]) -> tuple[tuple[ProcessPlan,
     return (() if problems or found else processes), tuple(problems + found)
 
 
+def devices_of(topology: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The device slots of each node of a topology that `plan_topology` accepts."""
+    nodes = topology["nodes"]
+    return {str(node): tuple(str(d) for d in content.get("devices") or ()) for node, content in nodes.items()}
+
+
 def count_actors(processes: tuple[ProcessPlan, ...]) -> dict[str, int]:
     """Actors of each role."""
     counts: dict[str, int] = {}

@@ -1,0 +1,84 @@
+"""Which process runs on which node, and on which of its device slots, also after a node was lost. A pure state
+machine: each process is on one living node or homeless, and no slot is given twice.
+
+A lost node's processes become homeless; `settle` places those for which a living node has room: as many free slots as
+they need, which for a process without devices is any node. A role that has nobody left comes first. Called by
+supervisor.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from headrace.launch.topology import ProcessPlan
+
+
+class Placement:
+    def __init__(self, processes: Sequence[ProcessPlan], devices: Mapping[str, Sequence[str]]) -> None:
+        """`processes` in start order, each on its node and slots; `devices`: every node's slots. A node without
+        processes is a spare one."""
+        self._plans = {plan.name: plan for plan in processes}
+        self._devices = {node: tuple(slots) for node, slots in devices.items()}
+        self._homeless: list[str] = []
+        self._lost: set[str] = set()
+
+    @property
+    def nodes(self) -> list[str]:
+        """Nodes that live."""
+        return [node for node in self._devices if node not in self._lost]
+
+    @property
+    def homeless(self) -> list[ProcessPlan]:
+        """Processes that no node has room for, as they were placed last."""
+        return [self._plans[name] for name in self._homeless]
+
+    def plan(self, process: str) -> ProcessPlan:
+        return self._plans[process]
+
+    def on(self, node: str) -> list[ProcessPlan]:
+        """What a node runs, in start order."""
+        return [plan for plan in self._plans.values() if plan.node == node and plan.name not in self._homeless]
+
+    def free_slots(self, node: str) -> list[str]:
+        taken = {device for plan in self.on(node) for device in plan.devices}
+        return [device for device in self._devices[node] if device not in taken]
+
+    def roles_missing(self) -> set[str]:
+        """Roles of which every process is homeless."""
+        return {plan.role for plan in self.homeless} - {p.role for node in self.nodes for p in self.on(node)}
+
+    # --- transitions ------------------------------------------------------------------------------------------------
+
+    def lose(self, node: str) -> list[ProcessPlan]:
+        """The node is gone; its processes, now homeless."""
+        lost = self.on(node)
+        self._lost.add(node)
+        self._homeless = [name for name in self._plans if name in self._homeless or self._plans[name] in lost]
+        return lost
+
+    def restore(self, node: str) -> None:
+        """The node is back, with nothing on it."""
+        self._lost.discard(node)
+
+    def settle(self) -> list[ProcessPlan]:
+        """Place what finds room; returns it with its new nodes and slots, in the order in which to start it."""
+        placed = []
+        while plan := self._next():
+            node = self._room_for(plan)
+            assert node is not None
+            slots = tuple(self.free_slots(node)[: len(plan.devices)])
+            self._homeless.remove(plan.name)
+            self._plans[plan.name] = moved = replace(plan, node=node, devices=slots)
+            placed.append(moved)
+        return placed
+
+    def _next(self) -> ProcessPlan | None:
+        missing = self.roles_missing()
+        with_room = [plan for plan in self.homeless if self._room_for(plan) is not None]
+        return min(with_room, key=lambda plan: plan.role not in missing, default=None)
+
+    def _room_for(self, plan: ProcessPlan) -> str | None:
+        """The living node with the fewest processes among those with enough free slots."""
+        fitting = [node for node in self.nodes if len(self.free_slots(node)) >= len(plan.devices)]
+        return min(fitting, key=lambda node: len(self.on(node)), default=None)

@@ -1,0 +1,125 @@
+"""Placement after the loss of nodes: nobody twice, no device slot given twice, nobody homeless while there is room."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from headrace.launch.placement import Placement
+from headrace.launch.topology import ProcessPlan
+
+DEVICES = {"a": ("0", "1"), "b": ("0",), "spare": ("7", "8")}
+
+
+def plan(name: str, node: str, *devices: str) -> ProcessPlan:
+    role = name.partition("-")[0]
+    return ProcessPlan(name, node, role, (name.replace("-", "/"),), devices)
+
+
+PROCESSES = [
+    plan("dispatcher-0", "a"),
+    plan("generator-0", "a", "0"),
+    plan("generator-1", "b", "0"),
+    plan("environment-0", "b"),
+    plan("learner-0", "a", "1"),
+]
+
+
+def placement() -> Placement:
+    return Placement(PROCESSES, DEVICES)
+
+
+def places(made: Placement) -> dict[str, tuple[str, tuple[str, ...]]]:
+    return {p.name: (p.node, p.devices) for node in made.nodes for p in made.on(node)}
+
+
+def test_what_needs_no_device_goes_to_the_emptiest_node_and_what_does_to_free_slots() -> None:
+    made = placement()
+    assert [p.name for p in made.lose("a")] == ["dispatcher-0", "generator-0", "learner-0"]
+    # the roles that have nobody left come before the second generator
+    assert [p.name for p in made.settle()] == ["dispatcher-0", "learner-0", "generator-0"]
+    assert places(made) == {
+        "dispatcher-0": ("spare", ()),
+        "learner-0": ("spare", ("7",)),
+        "generator-0": ("spare", ("8",)),
+        "generator-1": ("b", ("0",)),
+        "environment-0": ("b", ()),
+    }
+
+
+def test_what_finds_no_slot_waits_until_one_is_back() -> None:
+    made = placement()
+    made.lose("spare")
+    made.lose("a")
+    assert [p.name for p in made.settle()] == ["dispatcher-0"]
+    assert [p.name for p in made.homeless] == ["generator-0", "learner-0"]
+    assert made.roles_missing() == {"learner"}
+    assert made.settle() == []
+    made.restore("spare")
+    assert [(p.name, p.devices) for p in made.settle()] == [("learner-0", ("7",)), ("generator-0", ("8",))]
+    assert made.homeless == []
+
+
+def test_without_a_node_everybody_is_homeless() -> None:
+    made = placement()
+    for node in DEVICES:
+        made.lose(node)
+    assert made.settle() == []
+    assert made.roles_missing() == {"dispatcher", "generator", "environment", "learner"}
+
+
+class Nodes(RuleBasedStateMachine):
+    """Nodes are lost and come back in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = placement()
+        self.lost: set[str] = set()
+
+    @precondition(lambda self: len(self.lost) < len(DEVICES))
+    @rule(data=st.data(), settle=st.booleans())
+    def lose(self, data: st.DataObject, settle: bool) -> None:
+        node = data.draw(st.sampled_from(sorted(set(DEVICES) - self.lost)))
+        self.lost.add(node)
+        before = {p.name for p in self.made.on(node)}
+        assert {p.name for p in self.made.lose(node)} == before
+        if settle:
+            self.settle()
+
+    @precondition(lambda self: self.lost)
+    @rule(data=st.data())
+    def restore(self, data: st.DataObject) -> None:
+        node = data.draw(st.sampled_from(sorted(self.lost)))
+        self.lost.discard(node)
+        self.made.restore(node)
+        assert self.made.on(node) == []
+
+    @rule()
+    def settle(self) -> None:
+        self.made.settle()
+        room = [self.made.free_slots(node) for node in self.made.nodes]
+        for homeless in self.made.homeless:
+            assert all(len(free) < len(homeless.devices) for free in room)
+
+    @invariant()
+    def everybody_is_in_one_place_or_none(self) -> None:
+        placed = [p.name for node in self.made.nodes for p in self.made.on(node)]
+        homeless = [p.name for p in self.made.homeless]
+        assert sorted(placed + homeless) == sorted(p.name for p in PROCESSES)
+
+    @invariant()
+    def no_slot_is_given_twice(self) -> None:
+        for node in self.made.nodes:
+            given = [device for p in self.made.on(node) for device in p.devices]
+            assert len(given) == len(set(given))
+            assert set(given) <= set(DEVICES[node])
+
+    @invariant()
+    def everybody_keeps_the_number_of_devices(self) -> None:
+        for process in PROCESSES:
+            assert len(self.made.plan(process.name).devices) == len(process.devices)
+
+
+Nodes.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestNodes = Nodes.TestCase
