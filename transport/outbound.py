@@ -105,15 +105,18 @@ class Outbound:
     async def stream(
         self, activity: Activity, name: str, message: object, timeout_s: float
     ) -> AsyncGenerator[Any, None]:
-        record = self._names.state.find(name) or await self._wait_for_room(name, timeout_s)
+        ticket = activity.block(role_of(name), name, type(message))
+        try:
+            record = await self._wait_for_room(name, timeout_s)
+        finally:
+            activity.unblock(ticket)
         call = self._calls.open_stream(name, record.incarnation)
         buffer = call.stream
         assert buffer is not None
         try:
             if record.incarnation == self._incarnation:
-                await self._ask_here(call, message)
+                self._deliver_here(call, message)
             else:
-                await self._wait_for_room(name, timeout_s)
                 self._links.ask(record, call, message, self._links.credit(record))
             while True:
                 if not buffer.items:
@@ -133,14 +136,18 @@ class Outbound:
     # --- within this process ----------------------------------------------------------------------------------------
 
     async def _ask_here(self, call: Call, message: object) -> None:
+        cell = self._cells.get(call.name)
+        if cell is not None and not cell.has_room and type(message) not in QUERIES:
+            await self._or_end(call.future, cell.room())
+            if call.future.done():
+                return
+        self._deliver_here(call, message)
+
+    def _deliver_here(self, call: Call, message: object) -> None:
         type_of(type(message))
         cell = self._cells.get(call.name)
         if cell is None:
             raise PeerLost.of(call.name, self._incarnation, "it has left this process")
-        if not cell.has_room and type(message) not in QUERIES:
-            await self._or_end(call.future, cell.room())
-            if call.future.done():
-                return
         port = LocalPort(self._calls, call, self._copy)
         if call.stream is not None:
             call.stream.grant = port.window.grant

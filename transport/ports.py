@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from headrace.transport.calls import STREAM_WINDOW, Call, Calls
-from headrace.transport.errors import TransportError
+from headrace.transport.errors import DeadlineExceeded, TransportError
 
 
 class ReplyPort(Protocol):
@@ -23,8 +23,13 @@ class ReplyPort(Protocol):
     def end(self) -> None: ...
 
 
+ROOM_TIMEOUT_S = 600.0
+"""A consumer that takes nothing of a full window for so long has lost interest without a word."""
+
+
 class Window:
-    """The producer's side of a stream's flow control: `take` waits where `granted` items are under way."""
+    """The producer's side of a stream's flow control: `take` waits where `granted` items are under way. Raises
+    DeadlineExceeded."""
 
     def __init__(self, size: int = STREAM_WINDOW) -> None:
         self._left = size
@@ -33,7 +38,13 @@ class Window:
     async def take(self) -> None:
         while self._left < 1:
             self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            try:
+                async with asyncio.timeout(ROOM_TIMEOUT_S):
+                    await self._waiter
+            except TimeoutError:
+                raise DeadlineExceeded(
+                    f"the consumer of this stream has taken none of its items for {ROOM_TIMEOUT_S:g} s"
+                ) from None
         self._left -= 1
 
     def grant(self, num: int) -> None:

@@ -299,7 +299,12 @@ class Runtime:
         reason = f"failed: {type(error).__name__}: {error}"
         task = asyncio.get_running_loop().create_task(self._remove(cell, reason[:500]), name=f"{cell.name}:remove")
         self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        task.add_done_callback(self._removed)
+
+    def _removed(self, task: asyncio.Task[Any]) -> None:
+        self._closing.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("%s did not end in good order", task.get_name(), exc_info=task.exception())
 
     def _fail_process(self, failure: TransportError) -> None:
         if not self.failed.done():

@@ -29,7 +29,7 @@ from headrace.transport.weights import Manifest, WeightsMismatch
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_INITIAL = 0
+PARAMETER_SERVER = "parameter_server"
 
 
 class Generator(Actor):
@@ -81,7 +81,9 @@ class Generator(Actor):
     async def generate(self, message: Generate) -> Completion:
         """Raises (RemoteError at the asker) ValueError for a request that cannot be served. An engine that died fails
         the whole actor: its supervisor starts a new one."""
-        await self._ready.wait()
+        if not self._ready.is_set():
+            with self.context.activity.waiting(PARAMETER_SERVER, "the version to begin with"):
+                await self._ready.wait()
         try:
             with self.context.activity.working("decode"):  # the engine computes in threads or processes of its own
                 completion = await self._engine.generate(message)

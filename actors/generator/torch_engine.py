@@ -183,9 +183,12 @@ class TorchEngine:
         try:
             self._load_model()
         except (OSError, ValueError, RuntimeError) as error:
-            loop.call_soon_threadsafe(started.set_exception, ValueError(f"model_path {self._model_path!r}: {error}"))
+            loop.call_soon_threadsafe(_fail, started, ValueError(f"model_path {self._model_path!r}: {error}"))
             return
-        loop.call_soon_threadsafe(started.set_result, None)
+        except Exception as error:  # whatever it was, the start must not wait for ever
+            loop.call_soon_threadsafe(_fail, started, error)
+            return
+        self._answer(started, None)
         try:
             self._step_until_stopped(loop)
         except Exception as error:  # whatever it was, callers must not wait for ever
@@ -257,6 +260,11 @@ class TorchEngine:
 def _resolve(future: asyncio.Future[T], value: T) -> None:
     if not future.done():
         future.set_result(value)
+
+
+def _fail(future: asyncio.Future[T], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 def _completion(sequence: Sequence) -> Completion:

@@ -125,6 +125,7 @@ class VllmEngine:
         await engine.update_weight_version("0")
         self._engine, self._death = engine, None
         self._watcher = asyncio.create_task(self._watch(), name="vllm-watch")
+        self._watcher.add_done_callback(self._watch_ended)
 
     def _start_in_thread(self, started: concurrent.futures.Future[AsyncLLM]) -> None:
         """The thread lives as long as vLLM's processes, since a parent-death signal would fire at its end. It is
@@ -258,6 +259,10 @@ class VllmEngine:
             if engine.errored or (handler is not None and handler.done()):
                 self._die("vLLM died (its log above says why)")
                 return
+
+    def _watch_ended(self, watcher: asyncio.Task[None]) -> None:
+        if not watcher.cancelled() and watcher.exception() is not None:
+            self._die(f"vLLM cannot be watched any more: {watcher.exception()!r}")
 
     def _die(self, why: str) -> None:
         self._death = why

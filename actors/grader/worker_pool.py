@@ -101,7 +101,12 @@ class WorkerPool:
     def _start_worker(self) -> None:
         task = asyncio.get_running_loop().create_task(self._work(), name=f"grading-worker-{len(self._tasks)}")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._worker_ended)
+
+    def _worker_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("%s ended", task.get_name(), exc_info=task.exception())
 
     async def _work(self) -> None:
         """One worker: takes a request, answers it, for ever. A warden that is lost is replaced at the next request."""
@@ -123,13 +128,13 @@ class WorkerPool:
                     if not future.done():
                         future.set_exception(PoolClosed("the worker pool was closed"))
                     raise
-                except (WorkerFailed, OSError) as error:
-                    log.debug("grading worker lost: %s", error)  # the caller tells it
+                except Exception as error:  # also what is no reply: whoever asked must not wait for ever
+                    log.debug("grading worker lost: %r", error)  # the caller tells it
                     if connection is not None:
                         await connection.close()
                         connection = None
                     if not future.done():
-                        future.set_exception(WorkerFailed(str(error)))
+                        future.set_exception(WorkerFailed(str(error) or repr(error)))
                     continue
                 if not future.done():
                     future.set_result(reply)

@@ -13,7 +13,18 @@ from headrace.actors.generator.actor import Generator
 from headrace.actors.generator.scripted_engine import ScriptedEngine, ScriptedTurn
 from headrace.actors.messages import CommitWeights, Completion, Generate, Metrics, StageWeights
 from headrace.actors.session import Sampling
-from headrace.transport import Actor, ActorFailed, DeadlineExceeded, RemoteError, Runtime, handles, run_virtual
+from headrace.transport import (
+    Actor,
+    ActorFailed,
+    DeadlineExceeded,
+    PeerWait,
+    RemoteError,
+    Runtime,
+    WaitQuery,
+    WaitReport,
+    handles,
+    run_virtual,
+)
 from headrace.transport.weights import Manifest, WeightsMismatch
 
 
@@ -61,6 +72,8 @@ def test_requests_wait_for_the_first_version() -> None:
         early = asyncio.ensure_future(ask(runtime, request()))
         await asyncio.sleep(10)
         assert not early.done()
+        report: WaitReport = await ask(runtime, WaitQuery())
+        assert report.waits == (PeerWait("parameter_server", "the version to begin with", 1, 10.0),)
         await ask(runtime, StageWeights(manifest(7)))
         assert not early.done()
         await ask(runtime, CommitWeights(7))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,6 +106,20 @@ def test_a_missing_model_says_where_it_looked() -> None:
 
     with pytest.raises(ValueError, match="'/no/such/model'"):
         asyncio.run(start())
+
+
+def test_a_load_that_fails_in_any_way_ends_the_start(model_path: str, tmp_path: Path) -> None:
+    """Damaged weights raise an error of safetensors' own kind: who awaits the start once waited for ever."""
+    damaged = shutil.copytree(model_path, tmp_path / "damaged")
+    (damaged / "model.safetensors").write_bytes(b"no weights")
+
+    async def start() -> None:
+        async with asyncio.timeout(60):
+            await TorchEngine(model_path=str(damaged)).start()
+
+    with pytest.raises(Exception, match=r"(?i)safetensor|header") as error:
+        asyncio.run(start())
+    assert not isinstance(error.value, TimeoutError)
 
 
 def test_a_context_beyond_the_models_is_refused(model_path: str) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from headrace.actors.grader import worker_pool
 from headrace.actors.grader.worker_pool import WorkerFailed, WorkerPool
 from headrace.actors.session import Trajectory
 
@@ -196,3 +200,31 @@ def test_settings_are_checked(setting: str, value: float, hostile_gradings: Any)
     settings: dict[str, Any] = {"num_workers": 1, "timeout_s": 1.0, setting: value}
     with pytest.raises(ValueError, match=setting):
         WorkerPool(hostile_gradings.Obedient(), **settings)
+
+
+def test_a_warden_that_talks_nonsense_fails_its_grading_by_name(
+    make_session: MakeSession, hostile_gradings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is no msgpack once ended the worker with its exception unseen, and the grading waited for ever."""
+    nonsense = (
+        "import socket, sys; warden = socket.socket(fileno=int(sys.argv[1])); "
+        "warden.sendall(b'\\1\\0\\0\\0\\xc1'); warden.recv(1 << 20)"
+    )
+
+    def spawn() -> tuple[subprocess.Popen[bytes], socket.socket]:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-c", nonsense, str(theirs.fileno())]
+            return subprocess.Popen(command, pass_fds=[theirs.fileno()]), ours
+
+    async def main() -> None:
+        pool = WorkerPool(hostile_gradings.Obedient(), num_workers=1, timeout_s=5)
+        with monkeypatch.context() as patched:
+            patched.setattr(worker_pool, "_spawn_warden", spawn)
+            async with asyncio.timeout(60):
+                with pytest.raises(WorkerFailed, match=r"FormatError|unpack"):
+                    await pool.grade(make_session("fine"))
+        assert (await pool.grade(make_session("fine"))).reward == 1.0, "the next one has a new warden"
+        await pool.close()
+
+    asyncio.run(main())
