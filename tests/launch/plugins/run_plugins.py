@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import gc
+import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.actors.messages import RunFinished
-from headrace.transport import Actor, Context
+import numpy as np
+
+from headrace.actors.messages import Accepted, RunFinished
+from headrace.transport import Actor, Context, PeerLost, handles, message
 
 _GRANDCHILD = "import time; time.sleep(600)"
 _WORKER = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_GRANDCHILD!r}])"
@@ -114,3 +121,111 @@ class FreezesOnce(Idle):
     async def _freeze(self) -> None:
         await self.context.group(self.context.role).wait_for(1, timeout_s=60)
         os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@message("test.who")
+@dataclass(frozen=True, slots=True)
+class Who:
+    """ask → Who with the process id; `forever`: never answered."""
+
+    pid: int = 0
+    forever: bool = False
+
+
+class Sleeper(Actor):
+    """Says which process it is, or nothing at all."""
+
+    @handles(Who, concurrent=True)
+    async def who(self, message: Who) -> Who:
+        if message.forever:
+            await asyncio.Event().wait()
+        return Who(os.getpid())
+
+
+class Killer(Actor):
+    """Kills sleepers while it waits for them, `kills` times in turn; leaves the seconds from kill to error in
+    `folder`/seconds.json, and ends the run."""
+
+    def __init__(self, *, folder: str, sleepers: int, kills: int) -> None:
+        self._folder, self._sleepers, self._kills = Path(folder), sleepers, kills
+
+    async def on_start(self, context: Context) -> None:
+        context.spawn(self._run(), "kill")
+
+    async def _run(self) -> None:
+        await self.context.group("sleeper").wait_for(self._sleepers, timeout_s=100)
+        seconds = [await self._kill(f"sleeper/{i % self._sleepers}") for i in range(self._kills)]
+        (self._folder / "seconds.json").write_text(json.dumps(seconds))
+        await self.context.ask("supervisor", RunFinished("all killed"), timeout_s=30)
+
+    async def _kill(self, sleeper: str) -> float:
+        pid = (await self.context.ask(sleeper, Who(), timeout_s=100)).pid
+        waiting = asyncio.ensure_future(self.context.ask(sleeper, Who(forever=True), timeout_s=100))
+        await self.context.ask(sleeper, Who(), timeout_s=100)  # the other is there by now
+        began_s = time.perf_counter()
+        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(PeerLost):
+            await waiting
+        return time.perf_counter() - began_s
+
+
+class Chatter(Actor):
+    """Prints `lines` numbered lines each from logging, print and C, and is killed in the middle of the next."""
+
+    def __init__(self, *, lines: int) -> None:
+        self._lines = lines
+
+    async def on_start(self, context: Context) -> None:
+        write = ctypes.CDLL(None).dprintf
+        for i in range(self._lines):
+            logging.getLogger("headrace.chatter").error("logged %d", i)
+            print("printed", i)
+            write(2, b"from C %d\n", i)
+        print("half a line", end="", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class CrashesAtOnce(Actor):
+    """Its constructor raises."""
+
+    def __init__(self) -> None:
+        raise ZeroDivisionError("the constructor's own words")
+
+
+class NeverUp(Idle):
+    """Hangs in on_start in its first life."""
+
+    async def on_start(self, context: Context) -> None:
+        first = not list(self._folder.glob("mark-*"))
+        self._mark()
+        if first:
+            await asyncio.Event().wait()
+
+
+class Pours(Actor):
+    """Sends 8 MiB arrays to `sink/0` without a pause."""
+
+    async def on_start(self, context: Context) -> None:
+        context.spawn(self._pour(), "pour")
+
+    async def _pour(self) -> None:
+        while True:
+            await self.context.ask("sink", Poured(np.zeros(1 << 20)), timeout_s=60)
+
+
+@message("test.poured")
+@dataclass(frozen=True, slots=True, eq=False)
+class Poured:
+    values: np.ndarray
+
+
+class Sink(Idle):
+    """Leaves a mark at the first array."""
+
+    async def on_start(self, context: Context) -> None:
+        pass
+
+    @handles(Poured)
+    async def poured(self, message: Poured) -> Accepted:
+        self._mark()
+        return Accepted()
