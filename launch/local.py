@@ -31,7 +31,7 @@ class LocalLauncher:
     """`restart`: roles whose processes are restarted when they end, null for all; any other loss fails the run. More
     than `max_restarts` on one node within `restart_window_s` fail it too, and so do `max_failed_starts` ends in a row
     of a process that was not up. One that is not up after `start_timeout_s`, or gives no sign for `silence_s`, is
-    killed and counts as ended.
+    killed and counts as ended. A handler that holds its event loop longer than `lag_warn_s` is named in the log.
 
     With one node its supervisor lives in this process; with several, each has an agent process. What ran on a node
     whose agent is lost is placed on other nodes; the agent is started again, unless `restart_nodes` is false."""
@@ -48,6 +48,7 @@ class LocalLauncher:
         drain_timeout_s: float = 6.0,
         stop_stagger_s: float = 0.5,
         silence_s: float = 60.0,
+        lag_warn_s: float = 1.0,
         start_order: Sequence[str] = DEFAULT_ORDER,
     ) -> None:
         policy = RestartPolicy(
@@ -63,6 +64,7 @@ class LocalLauncher:
             drain_timeout_s=drain_timeout_s,
             stop_stagger_s=stop_stagger_s,
             silence_s=silence_s,
+            lag_warn_s=lag_warn_s,
             start_order=tuple(start_order),
         )
 
@@ -74,7 +76,7 @@ class LocalLauncher:
         )
         undertaker = Undertaker()
         undertaker.remove_shared_memory(job.run_id)
-        network = RunNetwork(undertaker, silence_s=self._settings.silence_s)
+        network = RunNetwork(undertaker, silence_s=self._settings.silence_s, lag_warn_s=self._settings.lag_warn_s)
         starter = ProcessStarter(job.folder, joining=network.joining, undertaker=undertaker, environment=environment)
         agents = LocalAgents(
             job.folder,

@@ -5,6 +5,7 @@ SIGTERM or a failure, and leave. Called by process.py and node.py.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import os
 import signal
@@ -25,6 +26,8 @@ log = logging.getLogger("headrace.process")
 def begin(parent_pid: int) -> None:
     """First thing in the process."""
     die_with_parent(parent_pid)
+    # SIGUSR1 writes the stack of each thread into the log, also while C code keeps the interpreter's lock.
+    faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides; see supervisor.py
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):

@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.launch.report import sections
 from headrace.launch.report.run_files import RunFiles
+from headrace.launch.report.stalls import stalls
 from headrace.launch.report.summaries import histogram_summary
 
 
@@ -50,6 +51,7 @@ def build_report(run_dir: Path | str) -> dict[str, Any]:
         "logprob_gap": sections.logprob_gap(run),
         "ess": sections.ess(run),
         "ledger": sections.ledger(run),
+        "stalls": stalls(run.stalls),
         "provenance": run.provenance,
         "unreadable_lines": run.num_unreadable_lines,
         "damaged_files": run.damaged,

@@ -63,6 +63,11 @@ class RunFiles:
         self.num_unreadable_lines += len(lines) - len(sound)
         return sound
 
+    @cached_property
+    def stalls(self) -> list[dict[str, Any]]:
+        """stalls.jsonl: what the monitor found where nothing moved, and when it went on."""
+        return list(self._lines(self.folder / "stalls.jsonl"))
+
     def trajectories(self) -> Iterator[dict[str, Any]]:
         """Every record of every grader's shard, one at a time: shards may be larger than the memory."""
         for shard in sorted((self.folder / "trajectories").glob("*.jsonl")):

@@ -50,6 +50,10 @@ def format_report(report: Mapping[str, Any]) -> str:
             f"{'balanced' if ledger['balanced'] else 'NOT BALANCED'}",
         ),
     ]
+    stalls = report["stalls"]
+    if stalls["count"]:
+        longest_s = number(stalls["longest_s"], 0)
+        rows.append(("STOOD STILL", f"{stalls['count']} times, at most {longest_s} s; last: {stalls['last_summary']}"))
     rows += [("DAMAGED", f"{name}: {why}") for name, why in report["damaged_files"].items()]
     if report["unreadable_lines"]:
         rows.append(("unreadable", f"{report['unreadable_lines']} lines, not counted above"))
