@@ -13,6 +13,7 @@ from headrace.transport.errors import (
     BadMessage,
     CorruptFrame,
     DeadlineExceeded,
+    HandshakeFailed,
     InvalidField,
     NotHandled,
     Oversize,
@@ -31,6 +32,7 @@ from headrace.transport.mailbox import MailboxBound
 from headrace.transport.message import message
 from headrace.transport.network import Address, Network
 from headrace.transport.runtime import Runtime
+from headrace.transport.security.keys import CurveKeys
 from headrace.transport.system import (
     ActivityQuery,
     ActivitySnapshot,
@@ -55,9 +57,11 @@ __all__ = [
     "Clock",
     "Context",
     "CorruptFrame",
+    "CurveKeys",
     "DeadlineExceeded",
     "Deadlock",
     "Group",
+    "HandshakeFailed",
     "InvalidField",
     "LoopClock",
     "LoopbackNetwork",

@@ -140,11 +140,11 @@ class Calls:
         if call.stream is not None and self._calls.pop(call.id, None) is not None:
             call.stream.finish()
 
-    def lose(self, incarnation: str, reason: str, name: str | None = None) -> None:
-        """Fail what waits for that process (or for that one actor of it) with PeerLost."""
+    def lose(self, incarnation: str, reason: str, name: str | None = None, *, error: type[PeerLost] = PeerLost) -> None:
+        """Fail what waits for that process (or for that one actor of it) with PeerLost (or that child of it)."""
         for call in list(self._calls.values()):
             if call.incarnation == incarnation and (name is None or call.name == name):
-                self.fail(call, PeerLost.of(call.name, incarnation, reason))
+                self.fail(call, error.of(call.name, incarnation, reason))
 
     def fail_all(self, error: Callable[[], TransportError]) -> None:
         for call in list(self._calls.values()):

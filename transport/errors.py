@@ -5,6 +5,7 @@ silence.
     ├── DeadlineExceeded            the reply did not come in time (also a TimeoutError)
     │   └── UnknownActor            no actor of that name appeared in time; says which names are known
     ├── PeerLost                    the peer died, left, or was replaced (`PeerDown` tells watchers the same)
+    │   └── HandshakeFailed         one of the two processes is none of the run: other keys, no CURVE
     ├── Refused                     the peer would not take it: its mailbox is full, or it is stopping
     ├── RemoteError                 the peer's handler raised; carries the remote traceback
     ├── BadMessage                  what was sent cannot be a message
@@ -53,6 +54,15 @@ class PeerLost(TransportError):
     @classmethod
     def of(cls, name: str, incarnation: str, reason: str) -> PeerLost:
         return cls(f"{name} (incarnation {incarnation}) is gone: {reason}", name, incarnation, reason)
+
+
+class HandshakeFailed(PeerLost):
+    """There is a process at the peer's address, but it is none of this run, or this process is none of its run."""
+
+    @classmethod
+    def of(cls, name: str, incarnation: str, reason: str) -> HandshakeFailed:
+        text = f"{name} (incarnation {incarnation}) cannot be reached, the handshake with its process failed: {reason}"
+        return cls(text, name, incarnation, reason)
 
 
 class Refused(TransportError):
@@ -109,15 +119,28 @@ class RuntimeStopped(TransportError):
 _BY_NAME: dict[str, type[TransportError]] = {
     cls.__name__: cls
     for cls in (
-        TransportError, DeadlineExceeded, UnknownActor, PeerLost, Refused, RemoteError, BadMessage, UnknownMessage,
-        WrongVersion, InvalidField, NotHandled, Oversize, CorruptFrame, ActorFailed, RuntimeStopped,
+        TransportError, DeadlineExceeded, UnknownActor, PeerLost, HandshakeFailed, Refused, RemoteError, BadMessage,
+        UnknownMessage, WrongVersion, InvalidField, NotHandled, Oversize, CorruptFrame, ActorFailed, RuntimeStopped,
     )
 }  # fmt: skip
 
 
+_MAX_TEXT = 24_000
+"""characters of each string of an error: a batch of the control lane always holds one"""
+
+
 def to_wire(error: TransportError) -> list[str]:
-    """[class name, text, details …]."""
-    return [type(error).__name__, error.text, *error.details]
+    """[class name, text, details …], each string cut to its first half and its last where it is too long."""
+    return [type(error).__name__, *(_cut(text) for text in (error.text, *error.details[:3]))]
+
+
+def _cut(text: str) -> str:
+    if not text.isascii():
+        text = text.encode(errors="backslashreplace").decode()  # lone surrogates do not travel
+    if len(text) <= _MAX_TEXT:
+        return text
+    half = _MAX_TEXT // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
 
 
 def from_wire(parts: object) -> TransportError:
@@ -125,5 +148,5 @@ def from_wire(parts: object) -> TransportError:
     if not isinstance(parts, list) or len(parts) < 2 or not all(isinstance(part, str) for part in parts):
         return TransportError(f"the peer sent an error that cannot be read: {parts!r:.200}")
     cls = _BY_NAME.get(parts[0], TransportError)
-    details = parts[2:5] if cls in (PeerLost, RemoteError) else []
+    details = parts[2:5] if cls in (PeerLost, HandshakeFailed, RemoteError) else []
     return cls(parts[1], *details)

@@ -188,6 +188,12 @@ class Link:
             credit.reset()
             credit.wake()
 
+    def lane_failed(self, lane: Lane) -> None:
+        """Nothing that was sent on this lane has left, and the peer has never heard this process on it."""
+        self._sequence[lane] = 0
+        self._greeted[lane] = False
+        self.new_epoch()
+
     def peer_began_epoch(self, epoch: int) -> None:
         self.peer_epoch = epoch
         self._received.clear()

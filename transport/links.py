@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.transport.bounded_log import BoundedLog
 from headrace.transport.calls import Call, Calls
 from headrace.transport.cell import ActorCell, Delivery
 from headrace.transport.codec import DEFAULT_MAX_MESSAGE_BYTES, decode
-from headrace.transport.errors import CorruptFrame, PeerLost, TransportError, from_wire
+from headrace.transport.errors import CorruptFrame, HandshakeFailed, PeerLost, TransportError, from_wire
 from headrace.transport.frames import Kind, check, split
 from headrace.transport.link import MAX_WAITING_CALLS, Link, PeerCredit, RemoteDelivery, RemotePort
 from headrace.transport.network import Address, Frame, Lane, Port
@@ -25,6 +26,9 @@ from headrace.transport.system import ActorRecord
 logger = logging.getLogger(__name__)
 
 _MAX_DEAD = 10_000
+_MAX_LINKS = 16_384
+_HEADER_ROOM_BYTES = 64 * 1024
+"""What a batch adds to one message of the largest size."""
 
 
 @dataclass(slots=True)
@@ -33,6 +37,7 @@ class LinkCounters:
 
     batches: int = 0
     malformed: int = 0
+    oversize: int = 0
     other_incarnation: int = 0
     dead_sender: int = 0
     repeated: int = 0
@@ -49,6 +54,7 @@ class Links:
         self._calls = calls
         self._cells = cells
         self._limit = max_message_bytes
+        self._log = BoundedLog(logger)
         self._loop = asyncio.get_running_loop()
         self._links: dict[str, Link] = {}
         self._dead: dict[str, None] = {}
@@ -110,6 +116,14 @@ class Links:
             if address is not None and self._port is not None:
                 self._port.forget(address)
 
+    def unreachable(self, lane: Lane, endpoint: str, reason: str) -> None:
+        """The process at that endpoint will not have this one: what waits for it ends."""
+        for link in self._links.values():
+            if link.address is not None and link.address.endpoint(lane) == endpoint:
+                self._log.warning("unreachable", "the handshake with %s failed: %s", endpoint, reason)
+                link.lane_failed(lane)
+                self._calls.lose(link.peer, f"{endpoint}: {reason}", error=HandshakeFailed)
+
     def forget_actor(self, name: str, incarnation: str) -> None:
         link = self._links.get(incarnation)
         if link is not None:
@@ -123,15 +137,26 @@ class Links:
         if link is None or link.address is None:
             if record.incarnation in self._dead:
                 raise PeerLost.of(record.name, record.incarnation, "its process is dead")
+            address = self._checked(record.address)
             link = self._link(record.incarnation)
-            link.address = Address.parse(record.address)
+            link.address = address
         return link
+
+    def _checked(self, text: str) -> Address:
+        """An address that somebody told. Raises TransportError where no peer can be there."""
+        if self._port is None:
+            raise TransportError("this runtime's network is closed")
+        address = Address.parse(text)
+        self._port.check(address)
+        return address
 
     def _link(self, peer: str) -> Link:
         link = self._links.get(peer)
         if link is None:
             if self._port is None:
                 raise TransportError("this runtime's network is closed")
+            if len(self._links) >= _MAX_LINKS:
+                raise TransportError(f"this runtime has links to {_MAX_LINKS} processes, the most that it takes")
             link = self._links[peer] = Link(self._port.address, peer, None, self._port, self._mark_dirty)
         return link
 
@@ -152,6 +177,10 @@ class Links:
         if self._port is None:
             return
         self.counters.batches += 1
+        if len(frames) > 1 and sum(map(len, frames)) > self._limit + _HEADER_ROOM_BYTES:
+            self.counters.oversize += 1
+            self._log.warning("oversize", "dropped a message above the limit of %d bytes", self._limit)
+            return
         try:
             source, target, epoch, sequence, envelopes = split(frames[0])
             if target != self._port.address.incarnation:
@@ -177,13 +206,13 @@ class Links:
                 self._malformed(error)
             except Exception:  # a defect here must cost one message, not the lane
                 self.counters.malformed += 1
-                logger.exception("an envelope of %s could not be handled", link.peer)
+                self._log.warning("defect", "an envelope of %s could not be handled", link.peer, exc_info=True)
 
     def _greet(self, source: str, envelopes: list[Any]) -> Link:
         """The first batch of a peer must say where replies go."""
         if not envelopes or check(envelopes[0]) != Kind.HELLO:
             raise CorruptFrame(f"the first batch of {source!r:.40} has no HELLO")
-        if Address.parse(envelopes[0][1]).incarnation != source:
+        if self._checked(envelopes[0][1]).incarnation != source:
             raise CorruptFrame("a HELLO must name its own incarnation")
         return self._link(source)
 
@@ -198,7 +227,7 @@ class Links:
         if sequence > expected:
             lost = sequence - expected
             self.counters.lost_batches += lost
-            logger.warning("%d batches of %s were lost when its connection broke", lost, link.peer)
+            self._log.warning("lost", "%d batches of %s were lost when its connection broke", lost, link.peer)
             self._calls.lose(link.peer, f"its connection broke and {lost} batches of it were lost")
             if link.address is not None:
                 link.post(Kind.GAP, int(lane))
@@ -206,11 +235,10 @@ class Links:
 
     def _malformed(self, error: TransportError) -> None:
         self.counters.malformed += 1
-        if self.counters.malformed <= 10 or self.counters.malformed % 10_000 == 0:
-            logger.warning("dropped what came (%d so far): %s", self.counters.malformed, error)
+        self._log.warning("malformed", "dropped what came: %s", error)
 
     def _on_hello(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
-        address = Address.parse(values[1])
+        address = self._checked(values[1])
         if address.incarnation != link.peer:
             raise CorruptFrame("a HELLO must name its own incarnation")
         if link.address is None:
@@ -246,7 +274,7 @@ class Links:
             message = decode(payload, frames)
         except TransportError as error:
             self.counters.undelivered += 1
-            logger.warning("a message from %s to %s was dropped: %s", link.peer, name, error)
+            self._log.warning("undelivered", "a message from %s to %s was dropped: %s", link.peer, name, error)
             if cell is not None and credited:
                 link.consumed(name, cell.bound, nbytes, link.peer_epoch)
             return

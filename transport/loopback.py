@@ -12,7 +12,8 @@ import contextvars
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from headrace.transport.network import Address, Frame, Lane, Receive
+from headrace.transport.errors import TransportError
+from headrace.transport.network import Address, Frame, Lane, Receive, Unreachable, nobody_cares
 from headrace.transport.schedule import PROCESS, Schedule
 
 Pair = tuple[str, Lane]
@@ -36,7 +37,7 @@ class LoopbackNetwork:
         self.num_lost = 0
         """messages that `lose` has taken"""
 
-    async def open(self, incarnation: str, receive: Receive) -> LoopbackPort:
+    async def open(self, incarnation: str, receive: Receive, unreachable: Unreachable = nobody_cares) -> LoopbackPort:
         address = Address(incarnation, f"loopback:{incarnation}", f"loopback:{incarnation}")
         port = self._ports[incarnation] = LoopbackPort(self, address, receive, self._schedule)
         return port
@@ -77,6 +78,10 @@ class LoopbackPort:
     @property
     def address(self) -> Address:
         return self._address
+
+    def check(self, address: Address) -> None:
+        if not address.control.startswith("loopback:") or not address.bulk.startswith("loopback:"):
+            raise TransportError(f"{str(address)!r:.120} is no address of a peer in this network")
 
     def send(self, to: Address, lane: Lane, frames: Sequence[Frame]) -> None:
         if not self._closed:

@@ -48,12 +48,24 @@ class Address:
 Receive = Callable[[Lane, Sequence[Frame]], None]
 """Called on the event loop with the frames of one message. It must not raise: what it cannot read it counts."""
 
+Unreachable = Callable[[Lane, str, str], None]
+"""Called on the event loop with lane, endpoint and reason where the process there will not have this one: it is none of
+this run. Nothing that was queued for it on that lane has left, and the next message tries anew."""
+
+
+def nobody_cares(lane: Lane, endpoint: str, reason: str) -> None:
+    """For ports that only listen."""
+
 
 class Port(Protocol):
     """One runtime's end of a network."""
 
     @property
     def address(self) -> Address: ...
+
+    def check(self, address: Address) -> None:
+        """Raises TransportError for an address that no peer of this network can have. Call it before sending to what a
+        peer said."""
 
     def send(self, to: Address, lane: Lane, frames: Sequence[Frame]) -> None:
         """Queue one message; never waits. Frames must not change until they are sent (arrays are frozen by convention).
@@ -70,4 +82,4 @@ class Network(Protocol):
     heartbeat_s: float | None
     """How often runtimes tell the directory that they live; None where a runtime cannot die alone (in memory)."""
 
-    async def open(self, incarnation: str, receive: Receive) -> Port: ...
+    async def open(self, incarnation: str, receive: Receive, unreachable: Unreachable = nobody_cares) -> Port: ...

@@ -121,7 +121,7 @@ class Runtime:
             copy=round_trip if self._encode_local else None,
         )
         self._names.listen(self._on_change)
-        port = await self._network.open(self.incarnation, self._links.receive)
+        port = await self._network.open(self.incarnation, self._links.receive, self._links.unreachable)
         self._links.attach(port)
         self.address = port.address
         self._agent = RuntimeAgent(names=self._names, address=str(self.address))

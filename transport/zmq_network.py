@@ -9,70 +9,90 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
+import functools
+import logging
 import os
+import re
 import secrets
 import shutil
-import socket
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import zmq
 
+from headrace.transport.bounded_log import BoundedLog
 from headrace.transport.errors import TransportError
-from headrace.transport.network import Address, Frame, Lane, Receive
+from headrace.transport.network import Address, Frame, Lane, Receive, Unreachable, nobody_cares
+from headrace.transport.security.counters import HandshakeCounters
+from headrace.transport.security.handshakes import ConnectorWatch, ListenerWatch
+from headrace.transport.security.interface import SCHEME, resolve
+from headrace.transport.security.keys import CurveKeys
+from headrace.transport.security.zap import DOMAIN, ZapHandler
+
+logger = logging.getLogger(__name__)
 
 DRAIN_BUDGET = 256
 """Messages taken from one socket before the rest of the event loop gets its turn."""
 
-CONTROL_MAX_FRAME_BYTES = 4 * 1024 * 1024
-BULK_MAX_FRAME_BYTES = 64 * 1024**3
+CONTROL_MAX_FRAME_BYTES = 512 * 1024
+"""A batch holds 64 KiB, or one envelope: a message of 64 KiB, or an error with its traceback."""
+DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024**3
+_HEADER_ROOM_BYTES = 64 * 1024
+"""What a batch adds to one message of the largest size."""
 _COPY_BELOW_BYTES = 32 * 1024
 _MAX_IPC_PATH_BYTES = 107
 _FORGET_LINGER_MS = 200
+_TCP_ENDPOINT = re.compile(r"tcp://(\d{1,3}\.){3}\d{1,3}:[1-9]\d{0,4}", re.ASCII)
 _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
 
 
 class ZmqNetwork:
-    """`bind`: "ipc" (one host: sockets in a fresh folder of mode 0700) or "tcp://<interface address>" (a port is
-    chosen by the system; several hosts need an address that the others reach). `ipc_folder`: where the fresh folder
-    is made; the system's temporary folder by default. `heartbeat_s`: how often a runtime tells the directory that it
-    lives."""
+    """`bind`: "ipc" (one host: sockets in a fresh folder of mode 0700) or "tcp://<address or interface>" (a port is
+    chosen by the system). `keys`: the run's, for tcp; without them anybody who reaches the port may speak, so they may
+    be absent on loopback only. `ipc_folder`: where the fresh folder is made, and below which the sockets of peers lie;
+    the system's temporary folder by default. `max_message_bytes`: of what is received in one frame; a peer that sends
+    more is cut off. `heartbeat_s`: how often a runtime tells the directory that it lives. Raises ValueError."""
 
     def __init__(
         self,
         *,
         bind: str = "ipc",
+        keys: CurveKeys | None = None,
         ipc_folder: str | None = None,
         heartbeat_s: float | None = 1.0,
-        max_frame_bytes: int = BULK_MAX_FRAME_BYTES,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
-        if bind != "ipc" and not bind.startswith("tcp://"):
-            raise ValueError(f'network bind must be "ipc" or "tcp://<interface address>", got {bind!r}')
-        if bind.startswith("tcp://"):
-            _check_interface(bind.removeprefix("tcp://"))
+        if bind != "ipc" and not bind.startswith(SCHEME):
+            raise ValueError(f'network bind must be "ipc" or "tcp://<address or interface>", got {bind!r}')
         if heartbeat_s is not None and heartbeat_s <= 0:
             raise ValueError(f"heartbeat_s must be > 0 or None, got {heartbeat_s}")
+        if bind.startswith(SCHEME):
+            address = resolve(bind)
+            if keys is None and not address.is_loopback:
+                raise ValueError(f"network bind: {bind!r} is reached by other hosts; give keys (CurveKeys.make())")
+            bind = f"{SCHEME}{address}"
         self.heartbeat_s = heartbeat_s
         self._bind = bind
-        self._ipc_folder = ipc_folder
-        self._max_frame_bytes = max_frame_bytes
+        self._keys = None if bind == "ipc" else keys
+        self._ipc_folder = ipc_folder or tempfile.gettempdir()
+        self._max_frame_bytes = max_message_bytes + _HEADER_ROOM_BYTES
 
-    async def open(self, incarnation: str, receive: Receive) -> ZmqPort:
+    async def open(self, incarnation: str, receive: Receive, unreachable: Unreachable = nobody_cares) -> ZmqPort:
         """Bind both lanes. Raises TransportError where an endpoint cannot be bound."""
         folder = None
         if self._bind == "ipc":
             folder = Path(tempfile.mkdtemp(prefix="headrace-", dir=self._ipc_folder))
         limits = {Lane.CONTROL: CONTROL_MAX_FRAME_BYTES, Lane.BULK: self._max_frame_bytes}
-        lanes = {lane: _LaneSockets(lane, limits[lane], receive) for lane in Lane}
+        counters = HandshakeCounters()
+        lanes = {lane: _LaneSockets(lane, limits[lane], receive, self._keys, counters, unreachable) for lane in Lane}
         try:
             endpoints = [lanes[lane].bind(self._endpoint(lane, folder)) for lane in Lane]
         except zmq.ZMQError as error:
             for one in lanes.values():
                 one.close(0.0)
             raise TransportError(f"cannot bind {self._bind}: {error}") from error
-        return ZmqPort(Address(incarnation, *endpoints), lanes, folder)
+        return ZmqPort(Address(incarnation, *endpoints), lanes, folder, counters, self._is_reachable)
 
     def _endpoint(self, lane: Lane, folder: Path | None) -> str:
         if folder is None:
@@ -85,33 +105,50 @@ class ZmqNetwork:
             )
         return f"ipc://{path}"
 
-
-def _check_interface(host: str) -> None:
-    """A wildcard cannot be announced to others, and binds more than was asked for."""
-    try:
-        address = ipaddress.ip_address(socket.gethostbyname(host))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"network bind: {host!r} is no address of an interface: {error}") from error
-    if address.is_unspecified:
-        raise ValueError(
-            f"network bind: {host!r} is a wildcard; name the interface's own address, e.g. tcp://127.0.0.1"
-        )
+    def _is_reachable(self, endpoint: str) -> bool:
+        """Whether a peer of this network may bind there. What comes in a HELLO is connected to: no other socket of this
+        host or service of this network shall be."""
+        if self._bind == "ipc":
+            path = endpoint.removeprefix("ipc://")
+            inside = Path(self._ipc_folder) in Path(path).parents and ".." not in Path(path).parts
+            return path != endpoint and inside and len(os.fsencode(path)) <= _MAX_IPC_PATH_BYTES
+        return _TCP_ENDPOINT.fullmatch(endpoint) is not None
 
 
 class ZmqPort:
-    def __init__(self, address: Address, lanes: dict[Lane, _LaneSockets], folder: Path | None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        lanes: dict[Lane, _LaneSockets],
+        folder: Path | None,
+        handshakes: HandshakeCounters,
+        is_reachable: Callable[[str], bool],
+    ) -> None:
+        self.handshakes = handshakes
+        self._log = BoundedLog(logger)
         self._address = address
         self._lanes = lanes
         self._folder = folder
+        self._is_reachable = is_reachable
         self._closed = False
 
     @property
     def address(self) -> Address:
         return self._address
 
+    def check(self, address: Address) -> None:
+        for endpoint in (address.control, address.bulk):
+            if not self._is_reachable(endpoint):
+                raise TransportError(f"{endpoint!r:.120} is no endpoint of a peer in this network")
+
     def send(self, to: Address, lane: Lane, frames: Sequence[Frame]) -> None:
         if not self._closed:
-            self._lanes[lane].send(to.endpoint(lane), frames)
+            try:
+                self._lanes[lane].send(to.endpoint(lane), frames)
+            except zmq.Again:
+                pass  # a connection that its peer rejected takes nothing more; the news of that is on its way
+            except zmq.ZMQError as error:  # no more descriptors, for example
+                self._log.warning("unsent", "what was meant for %s was not sent: %s", to, error)
 
     def forget(self, to: Address) -> None:
         for lane, sockets in self._lanes.items():
@@ -130,11 +167,23 @@ class ZmqPort:
 
 
 class _LaneSockets:
-    """One lane: its context (and so its I/O thread), its bound PULL, its PUSH for each peer."""
+    """One lane: its context (and so its I/O thread), its bound PULL, its PUSH for each peer; with `keys`, the handler
+    that admits to the PULL and the watches over all handshakes."""
 
-    def __init__(self, lane: Lane, max_frame_bytes: int, receive: Receive) -> None:
+    def __init__(
+        self,
+        lane: Lane,
+        max_frame_bytes: int,
+        receive: Receive,
+        keys: CurveKeys | None,
+        counters: HandshakeCounters,
+        unreachable: Unreachable,
+    ) -> None:
         self._lane = lane
         self._receive = receive
+        self._keys = keys
+        self._counters = counters
+        self._unreachable = unreachable
         self._loop = asyncio.get_running_loop()
         self._context = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, 16384)
@@ -143,6 +192,14 @@ class _LaneSockets:
         self._pull.setsockopt(zmq.LINGER, 0)
         self._pull.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
         self._push: dict[str, zmq.Socket[bytes]] = {}
+        self._watches: dict[str, ConnectorWatch] = {}
+        self._gates: tuple[ZapHandler, ListenerWatch] | None = None
+        if keys is not None:
+            keys.serve(self._pull, DOMAIN)
+            self._gates = (
+                ZapHandler(self._context, keys.client_public, counters),
+                ListenerWatch(self._pull, counters),
+            )
         self._fd: int | None = None
 
     def bind(self, endpoint: str) -> str:
@@ -161,10 +218,7 @@ class _LaneSockets:
     def send(self, endpoint: str, frames: Sequence[Frame]) -> None:
         push = self._push.get(endpoint)
         if push is None:
-            push = self._push[endpoint] = self._context.socket(zmq.PUSH)
-            push.setsockopt(zmq.SNDHWM, 0)
-            push.setsockopt(zmq.LINGER, 0)
-            push.connect(endpoint)
+            push = self._connect(endpoint)
         if len(frames) == 1:
             push.send(frames[0], zmq.NOBLOCK)
             return
@@ -173,7 +227,32 @@ class _LaneSockets:
             copy = memoryview(frame).nbytes < _COPY_BELOW_BYTES
             push.send(frame, zmq.NOBLOCK if index == last else zmq.NOBLOCK | zmq.SNDMORE, copy=copy)
 
+    def _connect(self, endpoint: str) -> zmq.Socket[bytes]:
+        push = self._push[endpoint] = self._context.socket(zmq.PUSH)
+        push.setsockopt(zmq.SNDHWM, 0)
+        push.setsockopt(zmq.LINGER, 0)
+        if self._keys is not None:
+            self._keys.join(push)
+            rejected = functools.partial(self._on_rejected, endpoint)
+            self._watches[endpoint] = ConnectorWatch(push, self._counters, rejected)
+        push.connect(endpoint)
+        return push
+
+    def _on_rejected(self, endpoint: str, reason: str) -> None:
+        """Nothing that was queued for that peer has left; the next message to it tries anew."""
+        self._stop_watching(endpoint)
+        push = self._push.pop(endpoint, None)
+        if push is not None:
+            push.close(linger=0)
+        self._unreachable(self._lane, endpoint, reason)
+
+    def _stop_watching(self, endpoint: str) -> None:
+        watch = self._watches.pop(endpoint, None)
+        if watch is not None:
+            watch.close()
+
     def disconnect(self, endpoint: str) -> None:
+        self._stop_watching(endpoint)
         push = self._push.pop(endpoint, None)
         if push is not None:
             # What was just queued (the news that it counts as dead, to a process that was only silent) may leave.
@@ -184,6 +263,10 @@ class _LaneSockets:
         if self._fd is not None:
             self._loop.remove_reader(self._fd)
             self._fd = None
+        for gate in self._gates or ():
+            gate.close()
+        for endpoint in list(self._watches):
+            self._stop_watching(endpoint)
         self._pull.close(linger=0)
         for push in self._push.values():
             push.close(linger=int(flush_s * 1000))
