@@ -6,7 +6,8 @@ holding the loop for long is told with how long it took in all. Blocked loops ar
 lasts is the affair of the directory's `silence_s`.
 
 The thread itself needs the interpreter's lock. While C code holds that, or the process is stopped, nobody here can
-speak; that is told afterwards. Started by the runtime, one for each event loop in real time.
+speak; that is told afterwards. Where no actor's code runs, a loaded machine is the likelier cause: that is spoken of
+from the second interval on only. Started by the runtime, one for each event loop in real time.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ class Watchdog:
         self._who_runs = who_runs
         self._warn_s = warn_s
         self._every_s = warn_s / _LOOKS_PER_WARNING
+        self._patience_s = _RISE * warn_s
         self._watch = LagWatch(warn_s)
+        self._has_told = False
         self._slow_steps: deque[tuple[str, float]] = deque(maxlen=100)
         self._stopped = threading.Event()
         self._beat_s = time.monotonic()
@@ -111,17 +114,25 @@ class Watchdog:
         beat_s = self._beat_s
         was_named = self._tell_slow_steps()
         lasted_s = self._watch.turned(beat_s)
-        if lasted_s is not None and not was_named:
-            logger.warning("the event loop turns again, after %.1f s", lasted_s)
+        if lasted_s is not None and self._has_told:
+            self._has_told = False
+            if not was_named:
+                logger.warning("the event loop turns again, after %.1f s", lasted_s)
         held_s = self._watch.look(now_s, beat_s)
         if held_s is not None:
-            logger.warning(
-                "%s has held the event loop for %.1f s; nothing else in this process goes on meanwhile. It stands at\n"
-                "%s",
-                self._who_runs() or "code outside of the actors' handlers",
-                held_s,
-                "\n".join(f"    {line}" for line in thread_stack(self._loop_thread)),
-            )
+            self._tell_held(held_s)
+
+    def _tell_held(self, held_s: float) -> None:
+        running = self._who_runs()
+        if running is None and held_s < self._patience_s:
+            return
+        self._has_told = True
+        logger.warning(
+            "%s has held the event loop for %.1f s; nothing else in this process goes on meanwhile. It stands at\n%s",
+            running or "code outside of the actors' handlers",
+            held_s,
+            "\n".join(f"    {line}" for line in thread_stack(self._loop_thread)),
+        )
 
     def _tell_slow_steps(self) -> bool:
         told = False
@@ -133,10 +144,13 @@ class Watchdog:
 
     def _tell_standstill(self, seconds: float) -> None:
         """Not even this thread ran. The loop has its chance to beat before it is judged."""
+        running = self._who_runs()
+        if running is None and seconds < self._patience_s:
+            return
         logger.warning(
             "this process stood still for %.1f s%s: it was stopped or starved, or C code kept the interpreter's lock",
             seconds,
-            f" in {running}" if (running := self._who_runs()) else "",
+            f" in {running}" if running else "",
         )
 
 
