@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace.launch.environ import check_distinct_devices, child_environment, launcher_environment
 from headrace.launch.job import Job, Outcome
+from headrace.launch.network_settings import NetworkSettings
 from headrace.launch.node_agents import LocalAgents
 from headrace.launch.node_messages import node_actor
 from headrace.launch.node_supervisor import NodeSupervisor
@@ -50,7 +51,9 @@ class LocalLauncher:
         silence_s: float = 60.0,
         lag_warn_s: float = 1.0,
         start_order: Sequence[str] = DEFAULT_ORDER,
+        network: NetworkSettings | None = None,
     ) -> None:
+        self._network = network or NetworkSettings()
         policy = RestartPolicy(
             restartable=None if restart is None else tuple(restart),
             max_restarts=max_restarts,
@@ -76,7 +79,12 @@ class LocalLauncher:
         )
         undertaker = Undertaker()
         undertaker.remove_shared_memory(job.run_id)
-        network = RunNetwork(undertaker, silence_s=self._settings.silence_s, lag_warn_s=self._settings.lag_warn_s)
+        network = RunNetwork(
+            undertaker,
+            silence_s=self._settings.silence_s,
+            lag_warn_s=self._settings.lag_warn_s,
+            settings=self._network,
+        )
         starter = ProcessStarter(job.folder, joining=network.joining, undertaker=undertaker, environment=environment)
         agents = LocalAgents(
             job.folder,

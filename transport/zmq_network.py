@@ -64,13 +64,13 @@ class ZmqNetwork:
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         if bind != "ipc" and not bind.startswith(SCHEME):
-            raise ValueError(f'network bind must be "ipc" or "tcp://<address or interface>", got {bind!r}')
+            raise ValueError(f'bind must be "ipc" or "tcp://<address or interface>", got {bind!r}')
         if heartbeat_s is not None and heartbeat_s <= 0:
             raise ValueError(f"heartbeat_s must be > 0 or None, got {heartbeat_s}")
         if bind.startswith(SCHEME):
             address = resolve(bind)
             if keys is None and not address.is_loopback:
-                raise ValueError(f"network bind: {bind!r} is reached by other hosts; give keys (CurveKeys.make())")
+                raise ValueError(f"bind: {bind!r} is reached by other hosts; give keys (CurveKeys.make())")
             bind = f"{SCHEME}{address}"
         self.heartbeat_s = heartbeat_s
         self._bind = bind

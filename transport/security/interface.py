@@ -18,17 +18,17 @@ def resolve(bind: str, *, across_hosts: bool = False) -> ipaddress.IPv4Address:
     refused. Raises ValueError."""
     name = bind.removeprefix(SCHEME)
     if ":" in name:
-        raise ValueError(f"network bind: {bind!r} has a port (or is IPv6); give an IPv4 address or an interface alone")
+        raise ValueError(f"bind: {bind!r} has a port (or is IPv6); give an IPv4 address or an interface alone")
     interfaces = [interface for _, interface in socket.if_nameindex()]
     address = _literal(name) or (_address_of(name) if name in interfaces else None) or _looked_up(name, interfaces)
     if address.is_unspecified or address.is_multicast:
         raise ValueError(
-            f"network bind: {name!r} is a wildcard, which binds more than was asked for and cannot be announced; name "
+            f"bind: {name!r} is a wildcard, which binds more than was asked for and cannot be announced; name "
             f"one interface ({', '.join(interfaces)}), or tcp://127.0.0.1 for this host alone"
         )
     if across_hosts and address.is_loopback:
         raise ValueError(
-            f"network bind: {name!r} is {address}, where other hosts do not reach this one; name the interface that "
+            f"bind: {name!r} is {address}, where other hosts do not reach this one; name the interface that "
             f"joins the hosts ({', '.join(interfaces)}) or its address"
         )
     return address
@@ -47,7 +47,7 @@ def _address_of(interface: str) -> ipaddress.IPv4Address:
         try:
             answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, request)
         except OSError as error:
-            raise ValueError(f"network bind: the interface {interface!r} has no IPv4 address: {error}") from error
+            raise ValueError(f"bind: the interface {interface!r} has no IPv4 address: {error}") from error
     return ipaddress.IPv4Address(answer[20:24])
 
 
@@ -58,12 +58,12 @@ def _looked_up(name: str, interfaces: list[str]) -> ipaddress.IPv4Address:
         address = ipaddress.IPv4Address(socket.gethostbyname(name))
     except (OSError, ValueError, UnicodeError) as error:
         raise ValueError(
-            f"network bind: {name!r} is no IPv4 address, no interface of this host ({', '.join(interfaces)}) and no "
+            f"bind: {name!r} is no IPv4 address, no interface of this host ({', '.join(interfaces)}) and no "
             f"host name: {error}"
         ) from error
     if address.is_loopback and name != "localhost":
         raise ValueError(
-            f"network bind: the host name {name!r} resolves to {address} here, where other hosts do not reach this "
+            f"bind: the host name {name!r} resolves to {address} here, where other hosts do not reach this "
             f"one; name an interface ({', '.join(interfaces)}) or its address, or tcp://127.0.0.1 for this host alone"
         )
     return address

@@ -41,7 +41,7 @@ class ZapHandler:
         self._rep = context.socket(zmq.REP)
         self._rep.setsockopt(zmq.LINGER, 0)
         self._rep.bind(_ENDPOINT)
-        self._fd: int | None = int(self._rep.getsockopt(zmq.FD))  # type: ignore[arg-type]
+        self._fd: int | None = int(self._rep.getsockopt(zmq.FD))
         self._loop.add_reader(self._fd, self._drain)
         self._loop.call_soon(self._drain)
 

@@ -1,4 +1,4 @@
-"""CURVE on tcp, as peers meet it: the run's keys or nothing, and a refusal that both ends hear of (messaging fault 18)."""
+"""CURVE on tcp, as peers meet it: the run's keys or nothing, and both ends hear of a refusal (messaging fault 18)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_members_of_a_run_talk(samples: SimpleNamespace) -> None:
 def test_another_client_key_is_refused_counted_and_told(
     samples: SimpleNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without the ZAP handler any key would do: this one knows the run's public server key and has a pair of its own."""
+    """Without the ZAP handler any key would do: this one knows the public server key and has a pair of its own."""
 
     async def body(host: Runtime, keys: CurveKeys) -> None:
         own = CurveKeys.make()

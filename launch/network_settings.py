@@ -1,0 +1,46 @@
+"""How the processes of a run reach each other; the names are those of `launch.network` in the config. Pure values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.transport import CurveKeys, ZmqNetwork
+from headrace.transport.security.interface import SCHEME, resolve
+from headrace.transport.zmq_network import DEFAULT_MAX_MESSAGE_BYTES
+
+MIN_MESSAGE_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSettings:
+    """`bind`: "ipc", or "tcp://<address or interface>", which has CURVE with keys made for the run unless `curve` is
+    false (loopback only: for measuring). `max_message_bytes`: the largest message; its sender is refused, a peer that
+    sends more is cut off."""
+
+    bind: str = "ipc"
+    curve: bool = True
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_message_bytes, int) or self.max_message_bytes < MIN_MESSAGE_BYTES:
+            raise ValueError(
+                f"max_message_bytes must be an integer >= {MIN_MESSAGE_BYTES} (1 MiB), got {self.max_message_bytes!r}"
+            )
+        if not isinstance(self.curve, bool):
+            raise ValueError(f"curve must be true or false, got {self.curve!r}")
+        if not isinstance(self.bind, str) or (self.bind != "ipc" and not self.bind.startswith(SCHEME)):
+            raise ValueError(f'bind must be "ipc" or "tcp://<address or interface>", got {self.bind!r}')
+        if self.bind != "ipc":
+            address = resolve(self.bind)
+            if not self.curve and not address.is_loopback:
+                raise ValueError(
+                    f"curve may be false on loopback only: {self.bind} ({address}) is reached by other hosts; leave it "
+                    f"true, or use bind=tcp://127.0.0.1"
+                )
+
+    def make_keys(self) -> CurveKeys | None:
+        """Fresh keys where this network needs any."""
+        return CurveKeys.make() if self.curve and self.bind != "ipc" else None
+
+    def network(self, keys: CurveKeys | None, ipc_folder: str) -> ZmqNetwork:
+        return ZmqNetwork(bind=self.bind, keys=keys, ipc_folder=ipc_folder, max_message_bytes=self.max_message_bytes)
