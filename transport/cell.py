@@ -81,7 +81,7 @@ class ActorCell:
         self._answers = answers
         self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order of their begin: they end in the same each time
         self._mailbox_task: asyncio.Task[Any] | None = None
         self._serial: Delivery | None = None
         self._concurrent: set[Delivery] = set()
@@ -169,7 +169,7 @@ class ActorCell:
     def background_tasks(self) -> list[asyncio.Task[Any]]:
         """Those that `spawn` began, by name."""
         own = {self._mailbox_task, *(delivery.task for delivery in self._concurrent)}
-        return sorted(self._tasks - own, key=lambda task: task.get_name())
+        return sorted(self._tasks.keys() - own, key=lambda task: task.get_name())
 
     # --- running ----------------------------------------------------------------------------------------------------
 
@@ -338,11 +338,11 @@ class ActorCell:
         delivery.released()
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._task_done)
 
     def _task_done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if task.cancelled():
             return
         error = task.exception()

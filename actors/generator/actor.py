@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -126,11 +125,12 @@ class Generator(Actor):
     async def _stage(self, manifest: Manifest) -> WeightsStaged:
         if manifest.version <= self._engine.version:
             return WeightsStaged(manifest.version, 0.0)
-        started = time.perf_counter()
+        clock = self.context.clock
+        started_s = clock.time()
         self._staged = None
         await self._engine.stage_weights(manifest)
         self._staged = manifest
-        self._stage_s = time.perf_counter() - started
+        self._stage_s = clock.time() - started_s
         return WeightsStaged(manifest.version, self._stage_s)
 
     async def _commit(self, version: int) -> WeightsCommitted:
