@@ -36,7 +36,7 @@ class Schedule:
     def delay_s(self, source: str, target: str) -> float:
         """How long the next message from process `source` to process `target` takes."""
         draw = self._random
-        delay_s = draw.random() * self._spread_s * self._factor(source) * self._factor(target)
+        delay_s = draw.random() * self._spread_s * max(self._factor(source), self._factor(target))
         if self._late_share and draw.random() < self._late_share:
             delay_s += draw.random() * self._late_s
         return delay_s
