@@ -67,13 +67,13 @@ def decode_numpy(data: object, frames: Sequence[Frame]) -> np.ndarray:
     name, shape, raw = _parts(data, frames)
     dtype = _numpy_dtype(name)
     size = math.prod(shape) * dtype.itemsize
-    if size != len(raw):
+    if size != len(raw) or (dtype.itemsize == 0 and 0 not in shape):  # numpy would make one byte of each "S0"
         raise InvalidField(f"a {name} array of shape {tuple(shape)} has {size} bytes, {len(raw)} came")
     try:
         if size == 0:
             return np.empty(shape, dtype)
         return np.frombuffer(raw, dtype).reshape(shape)
-    except (ValueError, OverflowError) as error:
+    except (ValueError, OverflowError, MemoryError) as error:
         raise InvalidField(f"no array can have shape {tuple(shape)}: {error}") from error
 
 
@@ -103,7 +103,10 @@ def decode_torch(data: object, frames: Sequence[Frame]) -> Any:
     if size != len(raw):
         raise InvalidField(f"a {name} tensor of shape {tuple(shape)} has {size} bytes, {len(raw)} came")
     if size == 0:
-        return torch.empty(shape, dtype=dtype)
+        try:
+            return torch.empty(shape, dtype=dtype)
+        except (RuntimeError, TypeError, ValueError, OverflowError) as error:  # [0, 2**63]
+            raise InvalidField(f"no tensor can have shape {tuple(shape)!r:.200}") from error
     flat = torch.empty(size, dtype=torch.uint8)
     flat.numpy()[:] = np.frombuffer(raw, np.uint8)
     return flat.view(dtype).reshape(shape)
