@@ -16,8 +16,12 @@ from headrace.transport.network import Frame
 from headrace.transport.schema import codec_of
 
 DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024**3
-MAX_HEADER_BYTES = 2**31
-"""The msgpack part of one message; arrays of 32 KiB and more do not count."""
+MAX_HEADER_BYTES = 256 * 1024**2
+"""The msgpack part of one message, at both ends; arrays of 32 KiB and more do not count."""
+_ROOM_BYTES = 64 * 1024
+"""What a batch adds to the largest message."""
+_WALKED_FROM_BYTES = 4 * 1024
+"""Smaller frames can declare little that is not there."""
 
 
 def encode(message: object) -> tuple[list[Any] | None, list[Frame]]:
@@ -44,8 +48,11 @@ def decode(payload: object, frames: Sequence[Frame]) -> Any:
         return codec_of(registered.cls).decode(payload[2], frames)
     except RecursionError:
         raise InvalidField(f"message {registered.name!r} is nested too deeply") from None
-    except TypeError as error:  # an annotation that cannot travel: told to the sender, too
-        raise InvalidField(f"message {registered.name!r} cannot be decoded here: {error}") from error
+    except InvalidField:
+        raise
+    except Exception as error:  # an annotation that cannot travel, a defect of the class: told to the sender, too
+        text = f"message {registered.name!r} cannot be decoded here: {type(error).__name__}: {error}"
+        raise InvalidField(text) from error
 
 
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
@@ -72,11 +79,24 @@ def _reset_packer() -> None:
 
 
 def unpack(frame: Frame) -> Any:
-    """Raises CorruptFrame for bytes that are not one msgpack value of plain types."""
+    """Raises CorruptFrame for bytes that are not one msgpack value of plain types, before much memory is taken: a
+    container takes as many places as its header declares, so a frame is walked first to see that all of them are there.
+    What is made is then at most about ninety times the frame (a byte can be an empty map)."""
     try:
+        if len(frame) >= _WALKED_FROM_BYTES:
+            _walk(frame)
         return msgpack.unpackb(frame, raw=False, strict_map_key=False, use_list=True, ext_hook=_no_extensions)
     except Exception as error:  # msgpack raises ValueError and a family of its own on hostile bytes
         raise CorruptFrame(f"not a frame of this protocol: {type(error).__name__}: {error}") from error
+
+
+def _walk(frame: Frame) -> None:
+    """To the frame's end without making anything of it."""
+    if len(frame) > MAX_HEADER_BYTES + _ROOM_BYTES:
+        raise ValueError(f"{len(frame)} bytes of msgpack, at most {MAX_HEADER_BYTES}")
+    walker = msgpack.Unpacker(max_buffer_size=len(frame))
+    walker.feed(frame)
+    walker.skip()
 
 
 def _no_extensions(code: int, data: bytes) -> Any:
