@@ -2,9 +2,9 @@
 frame).
 
 numpy dtypes travel as numpy's own strings ("<f4"), torch's by name ("bfloat16"), values as raw C-order bytes, so that
-every bit is kept. torch is imported only where a tensor is met. A large array's buffer must not change after it was
-given to a message: numpy arrays are made read-only for that. Decoded numpy arrays are read-only views of what
-arrived; tensors are copies.
+every bit is kept. torch is imported only where a tensor is met. A buffer that ZeroMQ still reads must not change: a
+large numpy array that owns its memory is made read-only and travels without a copy; views into memory that somebody
+else may write, and tensors, are copied. Decoded numpy arrays are read-only views of what arrived; tensors are copies.
 """
 
 from __future__ import annotations
@@ -56,11 +56,24 @@ def encode_numpy(value: object, frames: list[Frame]) -> list[Any]:
     shape = value.shape
     if value.nbytes < INLINE_BELOW_BYTES:
         return [dtype.str, shape, value.tobytes()]
-    if value.flags.c_contiguous:
+    if value.flags.c_contiguous and not _others_may_write(value):
         value.flags.writeable = False
-    flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-    frames.append(flat.data)
+    else:
+        value = value.copy(order="C")
+    frames.append(value.reshape(-1).view(np.uint8).data)
     return [dtype.str, shape, len(frames) - 1]
+
+
+def _others_may_write(value: np.ndarray) -> bool:
+    """Whether the memory that `value` looks into can be changed through another array."""
+    base = value.base
+    if base is not None and value.flags.writeable:
+        return True
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return True
+        base = base.base
+    return False
 
 
 def decode_numpy(data: object, frames: Sequence[Frame]) -> np.ndarray:
@@ -85,10 +98,12 @@ def encode_torch(value: object, frames: list[Frame]) -> list[Any]:
     name = str(value.dtype).removeprefix("torch.")
     if name not in _TORCH_DTYPES or value.layout is not torch.strided:
         raise InvalidField(f"a {value.layout} tensor of dtype {name} cannot travel; make it dense")
-    flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8)
     if flat.nbytes < INLINE_BELOW_BYTES:
-        return [name, tuple(value.shape), flat.tobytes()]
-    frames.append(flat.data)
+        return [name, tuple(value.shape), flat.numpy().tobytes()]
+    if flat.data_ptr() == value.data_ptr():
+        flat = flat.clone()
+    frames.append(flat.numpy().data)
     return [name, tuple(value.shape), len(frames) - 1]
 
 

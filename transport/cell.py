@@ -17,7 +17,7 @@ from typing import Any
 from headrace.transport.activity import Activity
 from headrace.transport.actor import Actor, HandlerSpec
 from headrace.transport.clock import Clock
-from headrace.transport.errors import NotHandled, PeerLost, Refused, RemoteError, TransportError
+from headrace.transport.errors import NotHandled, PeerLost, Refused, RemoteError, TransportError, cut, describe
 from headrace.transport.mailbox import Mailbox
 from headrace.transport.ports import ReplyPort
 from headrace.transport.system import QUERIES, ActivitySnapshot, DirectoryChange
@@ -29,6 +29,9 @@ CANCEL_GRACE_S = 5.0
 
 _FAIRNESS_BUDGET = 128
 """Messages that one mailbox handles before it lets the others of its event loop go on."""
+_TURN_S = 0.02
+"""How long a mailbox handles before the event loop reads what has come meanwhile: that nobody waits any more for what
+comes next, for example."""
 
 
 class Delivery:
@@ -214,13 +217,13 @@ class ActorCell:
 
     async def _run(self) -> None:
         mailbox, handlers = self.mailbox, self.actor.handlers
-        budget = _FAIRNESS_BUDGET
+        budget, turned_s = _FAIRNESS_BUDGET, self._now()
         while True:
             delivery = mailbox.take()
             if delivery is None:
                 self._wake = self._loop.create_future()
                 await self._wake
-                budget = _FAIRNESS_BUDGET
+                budget, turned_s = _FAIRNESS_BUDGET, self._now()
                 continue
             if delivery.cancelled:
                 self._finished(delivery)
@@ -236,9 +239,10 @@ class ActorCell:
                     self._serial = None
                     self._finished(delivery)
             budget -= 1
-            if budget == 0:
-                budget = _FAIRNESS_BUDGET
+            if budget == 0 or self._now() - turned_s > _TURN_S:
                 await asyncio.sleep(0)
+                await asyncio.sleep(0)  # the first turn runs this task before what it has read
+                budget, turned_s = _FAIRNESS_BUDGET, self._now()
 
     def _begin(self, delivery: Delivery, spec: HandlerSpec) -> None:
         running = self._running.get(spec.method, 0)
@@ -273,7 +277,11 @@ class ActorCell:
                 await self._produce(method(delivery.message), port, spec)
                 return
             value = await self.activity.drive(method(delivery.message), spec.method)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():  # of something that the handler awaited: its own failure
+                self._report(delivery, spec, error)
+                return
             if port is not None:
                 port.fail(Refused(f"{self.name} cancelled {spec.method}: {self._closed or 'the asker gave up'}"))
             if self._closed is not None or not delivery.cancelled:
@@ -306,12 +314,12 @@ class ActorCell:
         port.end()
 
     def _report(self, delivery: Delivery, spec: HandlerSpec, error: BaseException) -> None:
-        text = "".join(traceback.format_exception(error))
+        text = cut("".join(traceback.format_exception(error)), 20_000)
         if delivery.port is None:
             logger.error("%s: %s raised on %s:\n%s", self.name, spec.method, type(delivery.message).__name__, text)
             return
-        summary = f"{self.name}.{spec.method} raised {type(error).__name__}: {error}"
-        delivery.port.fail(RemoteError(summary[:2000], type(error).__name__, text[-20_000:]))
+        summary = f"{self.name}.{spec.method} raised {describe(error)}"
+        delivery.port.fail(RemoteError(summary, type(error).__name__, text))
 
     # --- ending -----------------------------------------------------------------------------------------------------
 

@@ -131,15 +131,25 @@ _MAX_TEXT = 24_000
 
 def to_wire(error: TransportError) -> list[str]:
     """[class name, text, details …], each string cut to its first half and its last where it is too long."""
-    return [type(error).__name__, *(_cut(text) for text in (error.text, *error.details[:3]))]
+    return [type(error).__name__, *(cut(text, _MAX_TEXT) for text in (error.text, *error.details[:3]))]
 
 
-def _cut(text: str) -> str:
+def describe(error: BaseException) -> str:
+    """Its class and text, however it is made."""
+    try:
+        text = str(error)
+    except Exception as failure:
+        text = f"(its text cannot be made: {type(failure).__name__})"
+    return cut(f"{type(error).__name__}: {text}", 2_000)
+
+
+def cut(text: str, limit: int) -> str:
+    """At most `limit` characters of it, its beginning and its end; without lone surrogates, which do not travel."""
     if not text.isascii():
-        text = text.encode(errors="backslashreplace").decode()  # lone surrogates do not travel
-    if len(text) <= _MAX_TEXT:
+        text = text.encode(errors="backslashreplace").decode()
+    if len(text) <= limit:
         return text
-    half = _MAX_TEXT // 2
+    half = limit // 2
     return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
 
 

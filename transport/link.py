@@ -29,6 +29,7 @@ CONTROL_MAX_BYTES = 64 * 1024
 _BATCH_MAX_BYTES = 64 * 1024
 _BATCH_MAX_ENVELOPES = 256
 MAX_WAITING_CALLS = 1 << 20
+_MAX_CANCELLED_EARLY = 1024
 
 
 class PeerCredit(SendWindow):
@@ -69,6 +70,8 @@ class Link:
         self.address = address
         self.serving: dict[int, RemotePort] = {}
         """asks and streams of that peer that our handlers work on"""
+        self.cancelled_early: dict[int, None] = {}
+        """calls that were cancelled on the control lane while they may still be under way on the bulk lane"""
         self.expected = [0, 0]
         self.peer_epoch = 0
         self.own = own
@@ -172,6 +175,12 @@ class Link:
     def abandon(self, call_id: int) -> None:
         """Nobody here waits for that call any more."""
         self.post(Kind.CANCEL, call_id)
+
+    def note_cancelled(self, call_id: int) -> None:
+        """The peer waits no longer for a call that is not (or no longer) served here."""
+        self.cancelled_early[call_id] = None
+        if len(self.cancelled_early) > _MAX_CANCELLED_EARLY:
+            del self.cancelled_early[next(iter(self.cancelled_early))]
 
     def forget_actor(self, name: str) -> None:
         self._credits.pop(name, None)

@@ -17,7 +17,7 @@ from headrace.transport.bounded_log import BoundedLog
 from headrace.transport.calls import Call, Calls
 from headrace.transport.cell import ActorCell, Delivery
 from headrace.transport.codec import DEFAULT_MAX_MESSAGE_BYTES, decode
-from headrace.transport.errors import CorruptFrame, HandshakeFailed, PeerLost, TransportError, from_wire
+from headrace.transport.errors import CorruptFrame, HandshakeFailed, PeerLost, Refused, TransportError, from_wire
 from headrace.transport.frames import Kind, check, split
 from headrace.transport.link import MAX_WAITING_CALLS, Link, PeerCredit, RemoteDelivery, RemotePort
 from headrace.transport.network import Address, Frame, Lane, Port
@@ -82,6 +82,10 @@ class Links:
         port, self._port = self._port, None
         if port is not None:
             await port.close(flush_s)
+
+    def disown(self) -> None:
+        """The port is another process's: nothing goes out, nothing comes in, nothing is closed."""
+        self._port = None
 
     # --- out --------------------------------------------------------------------------------------------------------
 
@@ -251,6 +255,8 @@ class Links:
         port = link.serving[call_id] = RemotePort(link, call_id, self._limit)
         cell = self._cells.get(name)
         try:
+            if call_id in link.cancelled_early:
+                raise Refused("its asker gave up before it came")
             if cell is None:
                 raise PeerLost.of(name, link.own.incarnation, "no such actor in its process (any more)")
             message = decode(payload, frames)
@@ -321,6 +327,8 @@ class Links:
         port = link.serving.pop(values[1], None)
         if port is not None:
             port.cancel()
+        else:
+            link.note_cancelled(values[1])
 
     def _on_items(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
         port = link.serving.get(values[1])

@@ -55,7 +55,7 @@ class Outbound:
         when_s = self._clock.time() + timeout_s
         ticket = activity.block(role_of(name), name, type(message))
         try:
-            record = self._names.state.find(name) or await self._names.find(name, timeout_s)
+            record = self._names.state.find(name) or await self._find(name, timeout_s)
             call = self._calls.open(name, record.incarnation, when_s, timeout_s)
             future = call.future
             try:
@@ -173,12 +173,17 @@ class Outbound:
             raise PeerLost.of(record.name, self._incarnation, "it has left this process")
         cell.deliver(Delivery(message if self._copy is None else self._copy(message), None))
 
+    async def _find(self, name: str, timeout_s: float) -> ActorRecord:
+        if self.stopped is not None:
+            raise self.stopped()
+        return await self._names.find(name, timeout_s)
+
     # --- waiting ----------------------------------------------------------------------------------------------------
 
     async def _wait_for_room(self, name: str, timeout_s: float) -> ActorRecord:
         """The peer's record once it is there and takes a message."""
         when_s = self._clock.time() + timeout_s
-        record = await self._names.find(name, timeout_s)
+        record = await self._find(name, timeout_s)
         call = self._calls.open(name, record.incarnation, when_s, timeout_s)
         try:
             while not self._has_room(record) and not call.future.done():

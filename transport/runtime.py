@@ -26,7 +26,8 @@ from headrace.transport.context import Context
 from headrace.transport.deadlines import Deadlines
 from headrace.transport.directory import DirectoryState, full_name, role_of
 from headrace.transport.directory_service import DIRECTORY, DirectoryService, RuntimeAgent, agent_name, system_record
-from headrace.transport.errors import ActorFailed, RuntimeStopped, TransportError
+from headrace.transport.errors import ActorFailed, RuntimeStopped, TransportError, describe
+from headrace.transport.forks import disown_in_forked_children
 from headrace.transport.links import Links
 from headrace.transport.loopback import LoopbackNetwork
 from headrace.transport.names import Names
@@ -88,7 +89,7 @@ class Runtime:
         self._contexts: dict[str, Context] = {}
         self._watchers: dict[str, list[ActorCell]] = {}
         self._closing: set[asyncio.Task[Any]] = set()
-        self._started = self._stopped = False
+        self._started = self._stopped = self._directory_silent = False
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -121,6 +122,7 @@ class Runtime:
             copy=round_trip if self._encode_local else None,
         )
         self._names.listen(self._on_change)
+        disown_in_forked_children(self)
         port = await self._network.open(self.incarnation, self._links.receive, self._links.unreachable)
         self._links.attach(port)
         self.address = port.address
@@ -193,6 +195,14 @@ class Runtime:
         if self._watchdog is not None:
             self._watchdog.stop()
 
+    def disown(self) -> None:
+        """In a forked child: the sockets, the event loop and the actors are the parent's."""
+        self._stopped = True
+        self._links.disown()
+        self._outbound.stopped = lambda: RuntimeStopped(
+            "this process was forked from the one whose runtime this is; start processes with spawn"
+        )
+
     # --- hosting ----------------------------------------------------------------------------------------------------
 
     def _prepare(self, actor: Actor, name: str) -> tuple[ActorCell, Context]:
@@ -236,9 +246,12 @@ class Runtime:
         if self._service is not None:
             self._service.commit(self._names.state.unregister(name, self.incarnation, reason))
             return
+        if self._directory_silent:
+            return
         try:
             await self.context.ask(DIRECTORY, Unregister(name, self.incarnation, reason), timeout_s=LEAVE_TIMEOUT_S)
         except TransportError as error:
+            self._directory_silent = self._stopped  # it does not hold up the end of each actor
             logger.warning("%s could not be taken out of the directory: %s", name, error)
 
     def _push(self, record: ActorRecord, change: DirectoryChange) -> None:
@@ -289,14 +302,14 @@ class Runtime:
     @staticmethod
     def failure(cell: ActorCell, error: BaseException) -> ActorFailed:
         text = "".join(traceback.format_exception(error))
-        return ActorFailed(f"{cell.name} failed: {type(error).__name__}: {error}\n{text}")
+        return ActorFailed(f"{cell.name} failed: {describe(error)}\n{text}")
 
     def _fail(self, cell: ActorCell, error: BaseException) -> None:
         cell.failed = cell.failed or error
         failure = self.failure(cell, error)
         logger.error("%s", failure)
         self._fail_process(failure)
-        reason = f"failed: {type(error).__name__}: {error}"
+        reason = f"failed: {describe(error)}"
         task = asyncio.get_running_loop().create_task(self._remove(cell, reason[:500]), name=f"{cell.name}:remove")
         self._closing.add(task)
         task.add_done_callback(self._removed)
