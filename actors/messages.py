@@ -19,7 +19,10 @@ from headrace.transport.weights import Manifest
 @message("accepted")
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The receiver owns it now."""
+    """The receiver owns it now. `incarnation`: of the receiver's process, where who accepted it matters ("" says
+    nothing)."""
+
+    incarnation: str = ""
 
 
 # --- sessions -------------------------------------------------------------------------------------------------------
@@ -45,10 +48,12 @@ class CancelSessions:
 @message("session.moved")
 @dataclass(frozen=True, slots=True)
 class SessionsMoved:
-    """environment → dispatcher (tell): a grader acknowledged these; their slots are free, `grader` owns them."""
+    """environment → dispatcher (tell): a grader acknowledged these; their slots are free, `grader` owns them, as the
+    process `incarnation` (a grader that was restarted since has lost them)."""
 
     session_ids: tuple[str, ...]
     grader: str
+    incarnation: str = ""
 
 
 @message("session.failed")
@@ -76,6 +81,23 @@ class SessionGraded:
     """grader → dispatcher (ask → Accepted): deduplicated by session_id."""
 
     trajectory: Trajectory
+
+
+@message("session.which")
+@dataclass(frozen=True, slots=True)
+class WhichSessions:
+    """dispatcher → environment and grader (ask → SessionsHeld), after the dispatcher was restarted: what do you own?"""
+
+
+@message("session.held")
+@dataclass(frozen=True, slots=True)
+class SessionsHeld:
+    """`sessions`: (session id, attempt) of every session that the actor owns: it has accepted it and nobody else has
+    since. `incarnation`: of its process. `slots`: an environment's."""
+
+    sessions: tuple[tuple[str, int], ...]
+    incarnation: str
+    slots: int = 0
 
 
 # --- generation -----------------------------------------------------------------------------------------------------
@@ -112,7 +134,7 @@ class Completion:
 @dataclass(frozen=True, slots=True)
 class NextBatch:
     """learner → dispatcher (ask → Batch): held until a batch is ready or `wait_s` has passed (then an empty Batch).
-    `step`: optimizer steps that the learner has done."""
+    `step`: optimizer steps that the learner has done. Asked again before BatchTrained, it gets the same batch."""
 
     step: int
     wait_s: float
@@ -130,10 +152,22 @@ class Batch:
 @message("train.trained")
 @dataclass(frozen=True, slots=True)
 class BatchTrained:
-    """learner → dispatcher (ask → Accepted): these went into optimizer step `step` (the first is 1)."""
+    """learner → dispatcher (ask → Accepted): these went into optimizer step `step` (the first is 1). Deduplicated by
+    session id."""
 
     step: int
     session_ids: tuple[str, ...]
+
+
+@message("train.resumed")
+@dataclass(frozen=True, slots=True)
+class LearnerResumed:
+    """learner → dispatcher (ask → Accepted), once, before its first NextBatch, where an earlier life of it published
+    weights: it goes on from optimizer step `step`. What was trained later is lost, and so is the batch that it had.
+    `version`: the last one that was published before."""
+
+    step: int
+    version: int
 
 
 @message("train.finished")

@@ -26,6 +26,11 @@ class ReadyGroup:
     oldest_version: int
     step_when_ready: int
 
+    @classmethod
+    def of(cls, group: Group, order: int, arrival: int, step_when_ready: int) -> ReadyGroup:
+        oldest = min(trajectory.oldest_version for trajectory in group.trajectories)
+        return cls(group, order, arrival, oldest, step_when_ready)
+
     @property
     def num_sessions(self) -> int:
         return len(self.group.trajectories)

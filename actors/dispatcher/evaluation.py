@@ -61,24 +61,48 @@ class EvaluationSchedule:
         """A version with this step is served. Returns whether an evaluation is due."""
         if step >= self._next_due:
             self.due = True
-            self._next_due = (step // self._every_steps + 1) * self._every_steps
+            self._next_due = self._after(step)
         return self.due
 
     def begin(self, step: int) -> None:
         """An evaluation of a version with this step begins."""
         self.due = False
-        self._next_due = max(self._next_due, (step // self._every_steps + 1) * self._every_steps)
+        self._next_due = max(self._next_due, self._after(step))
+
+    def roll_back(self, step: int) -> None:
+        """The learner goes on from an earlier step: what falls due after it is evaluated again."""
+        self._next_due = min(self._next_due, self._after(step))
+
+    @property
+    def next_due(self) -> int:
+        return self._next_due
+
+    def restore(self, *, due: bool, next_due: int) -> None:
+        self.due, self._next_due = due, next_due
+
+    def _after(self, step: int) -> int:
+        return (step // self._every_steps + 1) * self._every_steps
 
 
 class Evaluation:
-    """`version` with `step` optimizer steps, on `tasks`."""
+    """`version` with `step` optimizer steps, on `tasks`. `life`: how many dispatchers there were before; sessions of an
+    evaluation that is made again are others, with the same seeds."""
 
     def __init__(
-        self, settings: EvaluationSettings, tasks: list[Task], *, version: int, step: int, max_tokens: int, seed: int
+        self,
+        settings: EvaluationSettings,
+        tasks: list[Task],
+        *,
+        version: int,
+        step: int,
+        max_tokens: int,
+        seed: int,
+        life: int = 0,
     ) -> None:
         self.settings = settings
         self.version = version
         self.step = step
+        self._life = life
         self.num_off_version = 0
         """sessions with a token that another version sampled: 0 where the role really holds its version"""
         self._num_prompts = len(tasks)
@@ -98,7 +122,8 @@ class Evaluation:
         self.num_sessions = len(self._attempts)
 
     def _specs(self, prompt: int, task: Task, max_tokens: int, seed: int) -> list[SessionSpec]:
-        group_id = f"e{self.version:06d}-{prompt:04d}"
+        again = f"r{self._life}" if self._life else ""
+        group_id = f"e{self.version:06d}{again}-{prompt:04d}"
         members = [
             (member, Sampling(1.0, max_tokens, seed=session_seed(seed, "eval", self.version, prompt, member)))
             for member in range(self.settings.samples)

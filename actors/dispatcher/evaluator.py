@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from headrace.actors.dispatcher.evaluation import Evaluation, EvaluationSchedule, EvaluationSettings
 from headrace.actors.dispatcher.source import TaskSource
@@ -35,6 +36,7 @@ class Evaluator:
         self._tasks: list[Task] = []
         self._final_version: int | None = None
         self._last_version: int | None = None
+        self._life = 0
         self._work = asyncio.Event()
         self._complete = asyncio.Event()
 
@@ -45,13 +47,35 @@ class Evaluator:
         *,
         wake: Callable[[], None],
         stop_sessions: Callable[[list[str]], Awaitable[None]],
+        durable: Callable[[], Awaitable[None]],
+        counted: Callable[[int, int], int],
     ) -> None:
-        """`wake` makes the dispatcher place sessions; `stop_sessions` cancels them where they run."""
+        """`wake` makes the dispatcher place sessions; `stop_sessions` cancels them where they run; `durable` returns
+        when the journal has what `facts` says; `counted` as in `VersionSteps`."""
         self._context = context
         self._wake = wake
         self._stop_sessions = stop_sessions
+        self._durable = durable
+        self._counted = counted
         if self._settings is not None:
             self._tasks = await context.run_blocking(tasks.held_out, self._settings.num_prompts, label="held-out tasks")
+
+    # --- the journal ------------------------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, Any]:
+        """What a successor must know. An evaluation under way is due for it: it is made again."""
+        return {
+            "evaluation_due": self._schedule.due or self._evaluation is not None,
+            "evaluation_next_due": self._schedule.next_due,
+            "evaluated_version": self._last_version,
+            "final_version": self._final_version,
+        }
+
+    def restore(self, facts: Mapping[str, Any], *, life: int) -> None:
+        self._schedule.restore(due=facts["evaluation_due"], next_due=facts["evaluation_next_due"])
+        self._last_version, self._final_version = facts["evaluated_version"], facts["final_version"]
+        self._life = life
+        self._work.set()
 
     # --- the dispatcher's handlers call these -----------------------------------------------------------------------
 
@@ -103,6 +127,12 @@ class Evaluator:
         self._final_version = version
         self._work.set()
 
+    def roll_back(self, step: int, *, reopened: bool) -> None:
+        """The learner goes on from an earlier step. `reopened`: its training was over, and is not any more."""
+        self._schedule.roll_back(step)
+        if reopened:
+            self._final_version = None
+
     def _note_completion(self) -> None:
         if self._evaluation is not None and self._evaluation.complete:
             self._complete.set()
@@ -111,13 +141,14 @@ class Evaluator:
 
     async def run_until_finished(self) -> None:
         """Evaluates when it is due, one at a time; returns after the evaluation of the final version."""
-        while self._final_version is None:
+        while True:
             await self._work.wait()
             self._work.clear()
-            if self._settings is not None and self._schedule.due and self._final_version is None:
-                await self._evaluate(self._settings, at_least=0)
-        if self._settings is not None and self._last_version != self._final_version:
-            await self._evaluate(self._settings, at_least=self._final_version)
+            final = self._final_version
+            if self._settings is not None and (self._schedule.due if final is None else final != self._last_version):
+                await self._evaluate(self._settings, at_least=final or 0)
+            if final is not None and self._final_version is not None:
+                return
 
     async def _evaluate(self, settings: EvaluationSettings, *, at_least: int) -> None:
         held = await self._hold_version(settings, at_least)
@@ -126,9 +157,15 @@ class Evaluator:
         clock = self._context.clock
         began_s = clock.time()
         evaluation = Evaluation(
-            settings, self._tasks, version=held.version, step=held.step, max_tokens=self._max_tokens, seed=self._seed
+            settings,
+            self._tasks,
+            version=held.version,
+            step=held.step,
+            max_tokens=self._max_tokens,
+            seed=self._seed,
+            life=self._life,
         )
-        self._schedule.begin(held.step)
+        self._schedule.begin(self._counted(held.version, held.step))
         self._complete.clear()
         self._evaluation = evaluation
         self._wake()
@@ -144,9 +181,10 @@ class Evaluator:
                 ", ".join(evaluation.open_ids()[:8]),
             )
             await self._stop_sessions(evaluation.abandon())
+        await self._publish(evaluation, clock.time() - began_s)
         self._evaluation = None
         self._last_version = held.version
-        await self._publish(evaluation, clock.time() - began_s)
+        await self._durable()
 
     async def _hold_version(self, settings: EvaluationSettings, at_least: int) -> VersionServed | None:
         """Evaluators get the newest version and hold it. The final one may still be on its way: asked for again."""

@@ -23,7 +23,6 @@ class OpenGroup:
 
     group_id: str
     task: Task
-    size: int
     order: int
     waiting: set[str]
     graded: dict[int, Trajectory] = field(default_factory=dict)
@@ -54,7 +53,13 @@ class GroupBook:
         """Start a group; `order` numbers the groups by issue."""
         first = specs[0]
         waiting = {spec.session_id for spec in specs}
-        self._groups[first.group_id] = OpenGroup(first.group_id, first.task, len(specs), order, waiting)
+        self._groups[first.group_id] = OpenGroup(first.group_id, first.task, order, waiting)
+
+    def reopen(self, specs: list[SessionSpec], order: int, graded: dict[int, Trajectory]) -> None:
+        """A group under way as a journal knew it: the members that are left, and the trajectories of some of them."""
+        self.open(specs, order)
+        for trajectory in graded.values():
+            self.grade(trajectory)
 
     def grade(self, trajectory: Trajectory) -> OpenGroup | None:
         """One member is graded. Returns the group where it stands complete."""

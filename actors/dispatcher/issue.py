@@ -1,11 +1,15 @@
-"""Makes the next group of sessions out of the task source: ids, seeds, and the tasks that are set aside. Pure."""
+"""Makes the next group of sessions out of the task source: ids, seeds, and the tasks that are set aside. Pure.
+
+A session is a function of its group's number, its member and its task's index: the journal keeps those, and `spec`
+makes it again.
+"""
 
 from __future__ import annotations
 
 from headrace.actors.dispatcher.seeds import session_seed
 from headrace.actors.dispatcher.settings import TrainingSettings
 from headrace.actors.dispatcher.source import TaskSource
-from headrace.actors.session import Sampling, SessionSpec, Task
+from headrace.actors.session import Sampling, SessionSpec
 
 _MAX_SKIPPED_TASKS = 10_000
 
@@ -24,29 +28,38 @@ class GroupIssuer:
     def quarantine(self, task_id: str, why: str) -> None:
         self.quarantined[task_id] = why[:300]
 
-    def next_group(self) -> list[SessionSpec]:
-        """The sessions of the next group, on the next task that is not quarantined."""
-        index, task = self._draw()
+    def next_group(self) -> tuple[int, list[SessionSpec]]:
+        """The next task that is not quarantined, by its index, and the sessions of its group."""
+        index = self._draw()
         group_id = f"g{self.num_groups:07d}"
         self.num_groups += 1
-        return [self._spec(group_id, member, task, index) for member in range(self._settings.group_size)]
+        return index, [self.spec(group_id, member, index) for member in range(self._settings.group_size)]
 
-    def _draw(self) -> tuple[int, Task]:
+    def spec(self, group_id: str, member: int, task_index: int) -> SessionSpec:
+        sampling = Sampling(
+            temperature=self._settings.temperature,
+            max_tokens=self._settings.max_tokens,
+            seed=session_seed(self._settings.seed, "train", task_index, member),
+        )
+        task = self._tasks.task(task_index)
+        return SessionSpec(f"{group_id}-{member:02d}", group_id, member, "train", task, sampling)
+
+    def restore(self, *, next_task: int, num_groups: int, quarantined: dict[str, str]) -> None:
+        self.next_task, self.num_groups, self.quarantined = next_task, num_groups, dict(quarantined)
+
+    def _draw(self) -> int:
         for index in range(self.next_task, self.next_task + _MAX_SKIPPED_TASKS):
             task = self._tasks.task(index)
             if task.task_id not in self.quarantined:
                 self.next_task = index + 1
-                return index, task
+                return index
         task_id, why = next(iter(self.quarantined.items()))
         raise RuntimeError(
             f"the next {_MAX_SKIPPED_TASKS} tasks are all quarantined (e.g. {task_id}: {why}); no task can be run: "
             "see the logs of the environments and graders"
         )
 
-    def _spec(self, group_id: str, member: int, task: Task, index: int) -> SessionSpec:
-        sampling = Sampling(
-            temperature=self._settings.temperature,
-            max_tokens=self._settings.max_tokens,
-            seed=session_seed(self._settings.seed, "train", index, member),
-        )
-        return SessionSpec(f"{group_id}-{member:02d}", group_id, member, "train", task, sampling)
+
+def group_number(group_id: str) -> int:
+    """The place of a group in the order of issue."""
+    return int(group_id.removeprefix("g"))

@@ -59,6 +59,12 @@ class Placement:
             self._seat[session_id] = best
         return best
 
+    def put(self, session_id: str, environment: str) -> None:
+        """A session that already sits in an environment, whatever its slots."""
+        self.release(session_id)
+        self._used[environment].add(session_id)
+        self._seat[session_id] = environment
+
     def seat(self, session_id: str) -> str | None:
         """The environment in which a session sits."""
         return self._seat.get(session_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from headrace.actors.dispatcher.evaluator import Evaluator
 from headrace.actors.dispatcher.placement import Placement
@@ -28,13 +28,22 @@ Fail = Callable[[str, int, str, str], None]
 
 
 class Seating:
-    """`fail` is called where an environment does not take what it was given."""
+    """`fail` is called where an environment does not take what it was given; `durable` is awaited before it is given
+    anything: no session runs that a restarted dispatcher would not know of."""
 
-    def __init__(self, training: TrainingSessions, evaluator: Evaluator, placement: Placement, fail: Fail) -> None:
+    def __init__(
+        self,
+        training: TrainingSessions,
+        evaluator: Evaluator,
+        placement: Placement,
+        fail: Fail,
+        durable: Callable[[], Awaitable[None]],
+    ) -> None:
         self._training = training
         self._evaluator = evaluator
         self._placement = placement
         self._fail = fail
+        self._durable = durable
         self._changed = asyncio.Event()
 
     def wake(self) -> None:
@@ -45,9 +54,12 @@ class Seating:
         """The state machine that a session belongs to."""
         return self._evaluator if self._evaluator.owns(session_id) else self._training
 
-    async def pump(self, context: Context) -> None:
-        """Runs for the actor's life."""
+    def begin(self, context: Context) -> None:
         self._context = context
+
+    async def pump(self) -> None:
+        """Runs for the actor's life."""
+        context = self._context
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -63,10 +75,13 @@ class Seating:
             if environment is not None:
                 by_environment.setdefault(environment, []).append(session_id)
         for environment, ids in by_environment.items():
-            try:
-                await self._context.tell(environment, CancelSessions(tuple(ids)))
-            except TransportError as error:
-                logger.info("%d sessions were not cancelled at %s: %s", len(ids), environment, error)
+            await self.cancel(environment, ids)
+
+    async def cancel(self, environment: str, session_ids: list[str]) -> None:
+        try:
+            await self._context.tell(environment, CancelSessions(tuple(session_ids)))
+        except TransportError as error:
+            logger.info("%d sessions were not cancelled at %s: %s", len(session_ids), environment, error)
 
     def _place(self) -> dict[str, list[SessionSpec]]:
         placed: dict[str, list[SessionSpec]] = {}
@@ -86,6 +101,7 @@ class Seating:
         return self._training.next_session(now_s) or self._evaluator.next_session()
 
     async def _run_sessions(self, environment: str, specs: tuple[SessionSpec, ...]) -> None:
+        await self._durable()
         try:
             await self._context.ask(environment, RunSessions(specs), timeout_s=_ASK_TIMEOUT_S)
         except PeerLost:

@@ -1,16 +1,18 @@
 """Training sessions from issue to optimizer step: ledger, admission, groups and buffer as one state machine.
 
 Pure: no await, no clock, no message. The actor calls a method for each message that arrives, places what
-`next_session` gives, cancels what `take_stopped` names, and journals what ended. Every session is trained at most
-once: its record leaves the ledger when it ends, and what is unknown to the ledger is ignored and counted.
+`next_session` gives, cancels what `take_stopped` names, and journals what changed. Every session is trained at most
+once: its record leaves the ledger when it ends, and what is unknown to the ledger is ignored and counted. Whatever a
+peer may say twice (a sender that did not hear the answer, or hears it from a dispatcher that was restarted) changes
+nothing the second time.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from headrace.actors.dispatcher.admission import Admission
 from headrace.actors.dispatcher.buffer import ReadyBuffer, ReadyGroup
@@ -18,7 +20,9 @@ from headrace.actors.dispatcher.groups import GroupBook, OpenGroup, identical, j
 from headrace.actors.dispatcher.issue import GroupIssuer
 from headrace.actors.dispatcher.ledger import DropReason, Ledger, SessionRecord, SessionState
 from headrace.actors.dispatcher.over_age import mask_group
+from headrace.actors.dispatcher.restoring import restore_sessions
 from headrace.actors.dispatcher.settings import TrainingSettings
+from headrace.actors.dispatcher.snapshot import Snapshot
 from headrace.actors.dispatcher.source import TaskSource
 from headrace.actors.dispatcher.versions import VersionSteps
 from headrace.actors.session import Group, SessionSpec, Trajectory
@@ -33,9 +37,9 @@ class ReadyBatch:
 
 
 class TrainingSessions:
-    """`journal` is called with the record of each session that ends."""
+    """`batch`: the groups that the learner has and has not reported, with the number of that batch."""
 
-    def __init__(self, settings: TrainingSettings, tasks: TaskSource, journal: Callable[[SessionRecord], None]) -> None:
+    def __init__(self, settings: TrainingSettings, tasks: TaskSource) -> None:
         self.settings = settings
         self.ledger = Ledger()
         self.versions = VersionSteps()
@@ -46,11 +50,39 @@ class TrainingSessions:
         self.finished = False
         self.counters: Counter[str] = Counter()
         self.issuer = GroupIssuer(settings, tasks)
-        self._journal = journal
-        self._pending: deque[str] = deque()
+        self.pending: deque[str] = deque()
+        self.batch: tuple[Group, ...] = ()
         self._stopped: list[str] = []
-        self._batches: dict[int, set[str]] = {}
-        self._next_batch = 0
+
+    def facts(self) -> dict[str, Any]:
+        """What a successor must know beside the sessions and versions, by name; JSON values."""
+        return {
+            "next_task": self.issuer.next_task,
+            "num_groups": self.issuer.num_groups,
+            "quarantined": self.issuer.quarantined,
+            "issued": self.ledger.issued,
+            "learner_step": self.learner_step,
+            "finished": self.finished,
+            "parting_version": self.versions.parting[0],
+            "parting_step": self.versions.parting[1],
+            "counters": dict(self.counters),
+        }
+
+    def restore(self, snapshot: Snapshot, *, now_s: float) -> None:
+        """Go on, from the state after the constructor, where the predecessor was at its last commit."""
+        facts = snapshot.facts
+        self.issuer.restore(
+            next_task=facts["next_task"], num_groups=facts["num_groups"], quarantined=facts["quarantined"]
+        )
+        self.versions.restore(snapshot.versions, (facts["parting_version"], facts["parting_step"]))
+        self.learner_step, self.finished = facts["learner_step"], facts["finished"]
+        self.counters.update(facts["counters"])
+        restored = restore_sessions(snapshot, self.issuer, self.ledger, self.groups, now_s=now_s)
+        self.pending.extend(restored.pending)
+        self.batch = restored.batch
+        for ready in restored.ready:
+            self.buffer.push(ready)
+        self.ledger.wasted_tokens[DropReason.OVER_AGE] += self.counters["masked_tokens"]
 
     # --- issue ------------------------------------------------------------------------------------------------------
 
@@ -60,22 +92,22 @@ class TrainingSessions:
         return self.admission.room(
             version_step=self.versions.newest_step,
             trained_batches=self.learner_step,
-            training_batches=len(self._batches),
+            training_batches=bool(self.batch),
             open_sessions=self.ledger.num_open,
         )
 
     def next_session(self, now_s: float) -> SessionSpec | None:
         """The next session to place (it waits until `started`), or None. A group is issued only when its turn has
         come."""
-        while self._pending:
-            record = self.ledger.get(self._pending[0])
+        while self.pending:
+            record = self.ledger.get(self.pending[0])
             if record is not None and record.state is SessionState.RUNNING and record.holder is None:
                 return record.spec
-            self._pending.popleft()
+            self.pending.popleft()
         if self.finished or not self.versions.any_served or self.room < self.settings.group_size:
             return None
         self._issue_group(now_s)
-        record = self.ledger.get(self._pending[0])
+        record = self.ledger.get(self.pending[0])
         return record.spec if record is not None else None
 
     def started(self, session_id: str, environment: str, now_s: float) -> None:
@@ -83,20 +115,22 @@ class TrainingSessions:
         record = self.ledger.get(session_id)
         if record is not None:
             record.holder, record.since_s, record.version_at_start = environment, now_s, self.versions.newest
+            self.ledger.touch(record)
 
     def not_started(self, session_id: str) -> None:
         """The environment refused it before it began: it waits again, the attempt does not count."""
         record = self.ledger.get(session_id)
         if record is not None and record.state is SessionState.RUNNING and record.holder is not None:
             record.holder = None
-            self._pending.appendleft(session_id)
+            self.ledger.touch(record)
+            self.pending.appendleft(session_id)
 
     def _issue_group(self, now_s: float) -> None:
-        specs = self.issuer.next_group()
+        task_index, specs = self.issuer.next_group()
         self.groups.open(specs, self.issuer.num_groups - 1)
         for spec in specs:
-            self.ledger.issue(spec, now_s=now_s)
-            self._pending.append(spec.session_id)
+            self.ledger.issue(spec, task_index=task_index, now_s=now_s)
+            self.pending.append(spec.session_id)
 
     # --- what peers report ------------------------------------------------------------------------------------------
 
@@ -119,6 +153,7 @@ class TrainingSessions:
                 session_id
             )  # an attempt that was given up came through; the one after it is not needed
         record.take_grade(trajectory)
+        self.ledger.touch(record)
         if record.state is SessionState.RUNNING:
             self.ledger.move(session_id, SessionState.GRADING)
         self.counters["graded"] += 1
@@ -146,7 +181,8 @@ class TrainingSessions:
                 self.ledger.move(session_id, SessionState.RUNNING)
             record.spec = replace(record.spec, attempt=attempt + 1)
             record.holder = None
-            self._pending.appendleft(session_id)
+            self.ledger.touch(record)
+            self.pending.appendleft(session_id)
             return
         self._lose(record, DropReason(reason), detail)
 
@@ -154,6 +190,19 @@ class TrainingSessions:
         """The attempt of a session that may still need another one: not graded, not ended. Else None."""
         record = self.ledger.get(session_id)
         return None if record is None or record.graded else record.spec.attempt
+
+    def claim(self, session_id: str, attempt: int, holder: str, *, is_running: bool) -> bool:
+        """After a restart of the dispatcher an environment (`is_running`) or a grader says that it has this attempt.
+        False where that attempt is not wanted any more."""
+        record = self.ledger.get(session_id)
+        if record is None or record.graded or record.spec.attempt != attempt:
+            return False
+        record.holder = holder
+        self.ledger.touch(record)
+        state = SessionState.RUNNING if is_running else SessionState.GRADING
+        if record.state is not state:
+            self.ledger.move(session_id, state)
+        return True
 
     def held_by(self, actor: str) -> list[SessionRecord]:
         """The ungraded sessions that an actor owns."""
@@ -179,33 +228,36 @@ class TrainingSessions:
             self._retire_over_age()
 
     def take_batch(self, step: int) -> ReadyBatch | None:
-        """One batch for a learner that has done `step` optimizer steps, or None. What is too old goes first."""
+        """One batch for a learner that has done `step` optimizer steps, or None. What is too old goes first. A learner
+        that asks while it has a batch never got it: it is given the same again."""
         self.learner_step = max(self.learner_step, step)
-        self._apply_over_age()
-        batch = self.buffer.take(batch_sessions=self.settings.batch_sessions, group_size=self.settings.group_size)
-        if batch is None:
-            return None
-        handed: set[str] = set()
-        newest = 0
-        for ready in batch:
+        if not self.batch:
+            self._apply_over_age()
+            taken = self.buffer.take(batch_sessions=self.settings.batch_sessions, group_size=self.settings.group_size)
+            if taken is None:
+                return None
+            self._hand_out(taken)
+        records = [self.ledger.get(t.spec.session_id) for group in self.batch for t in group.trajectories]
+        oldest = min(record.oldest_version for record in records if record is not None)
+        newest = max(record.newest_version for record in records if record is not None)
+        return ReadyBatch(self.batch, self.versions.steps_between(oldest, newest))
+
+    def _hand_out(self, taken: list[ReadyGroup]) -> None:
+        self.counters["batches"] += 1
+        for ready in taken:
             oldest_step = self.versions.step_of(ready.oldest_version)
             self.counters["groups_taken"] += 1
             self.counters["lag_in_flight_sum"] += ready.step_when_ready - oldest_step
             self.counters["lag_in_queue_sum"] += self.learner_step - ready.step_when_ready
             for trajectory in ready.group.trajectories:
                 record = self.ledger.move(trajectory.spec.session_id, SessionState.TRAINING)
-                newest = max(newest, record.newest_version)
-                handed.add(trajectory.spec.session_id)
-        self._batches[self._next_batch] = handed
-        self._next_batch += 1
-        oldest = min(ready.oldest_version for ready in batch)
-        return ReadyBatch(tuple(ready.group for ready in batch), self.versions.steps_between(oldest, newest))
+                record.batch = self.counters["batches"]
+        self.batch = tuple(ready.group for ready in taken)
 
     def trained(self, step: int, session_ids: tuple[str, ...]) -> None:
-        """These went into optimizer step `step`. What else was in their batch, or in an earlier one, the learner
-        left out."""
+        """These went into optimizer step `step`. What else was in their batch the learner left out."""
         self.learner_step = max(self.learner_step, step)
-        numbers = {number for number, ids in self._batches.items() if not ids.isdisjoint(session_ids)}
+        handed = {t.spec.session_id for group in self.batch for t in group.trajectories}
         for session_id in session_ids:
             record = self.ledger.get(session_id)
             if record is None or record.state is not SessionState.TRAINING:
@@ -213,11 +265,26 @@ class TrainingSessions:
                 continue
             self._note_lag(record, step - 1)
             record.step = step
-            self._journal(self.ledger.move(session_id, SessionState.TRAINED))
-        for number in [n for n in self._batches if numbers and n <= max(numbers)]:
-            for session_id in self._batches.pop(number).difference(session_ids):
+            self.ledger.move(session_id, SessionState.TRAINED)
+        if not handed.isdisjoint(session_ids):
+            self.batch = ()
+            for session_id in sorted(handed.difference(session_ids)):
                 self._drop(session_id, DropReason.FILTERED)
         self._retire_over_age()
+
+    def roll_back(self, step: int, version: int) -> int:
+        """The learner starts anew from `step`, having published `version` and those before it: what it trained later,
+        and what it has, is lost. Returns how many sessions that are. Their tasks are not issued again."""
+        num_lost = self.ledger.roll_back(step)
+        self.versions.roll_back(step, version)
+        for group in self.batch:
+            for trajectory in group.trajectories:
+                self._drop(trajectory.spec.session_id, DropReason.ROLLED_BACK)
+                num_lost += 1
+        self.batch = ()
+        self.finished = self.finished and step >= self.learner_step
+        self.learner_step = step
+        return num_lost
 
     def finish(self) -> None:
         """No batch follows: everything that is still open is dropped as cancelled."""
@@ -226,8 +293,8 @@ class TrainingSessions:
             self._drop(record.spec.session_id, DropReason.CANCELLED)
         self.groups = GroupBook(self.settings.group_size)
         self.buffer = ReadyBuffer(self.settings.consumption)
-        self._pending.clear()
-        self._batches.clear()
+        self.pending.clear()
+        self.batch = ()
 
     # --- drops ------------------------------------------------------------------------------------------------------
 
@@ -243,12 +310,9 @@ class TrainingSessions:
                     self._drop(trajectory.spec.session_id, DropReason.ZERO_VARIANCE)
                 return
         for trajectory in group.trajectories:
-            self.ledger.move(trajectory.spec.session_id, SessionState.READY)
-        self._push(group, open_group.order, self.learner_step)
-
-    def _push(self, group: Group, order: int, step_when_ready: int) -> None:
-        oldest = min(trajectory.oldest_version for trajectory in group.trajectories)
-        self.buffer.push(ReadyGroup(group, order, self.counters["groups_complete"], oldest, step_when_ready))
+            record = self.ledger.move(trajectory.spec.session_id, SessionState.READY)
+            record.ready_order, record.ready_step = self.counters["groups_complete"], self.learner_step
+        self.buffer.push(ReadyGroup.of(group, open_group.order, self.counters["groups_complete"], self.learner_step))
 
     def _drop(self, session_id: str, reason: DropReason) -> None:
         record = self.ledger.get(session_id)
@@ -258,7 +322,7 @@ class TrainingSessions:
             self._stopped.append(session_id)
         elif reason is DropReason.OVER_AGE:
             self._note_lag(record, self.learner_step)
-        self._journal(self.ledger.move(session_id, SessionState.DROPPED, reason))
+        self.ledger.move(session_id, SessionState.DROPPED, reason)
 
     def _lose(self, record: SessionRecord, reason: DropReason, detail: str = "") -> None:
         """Drop one member; its group goes on with the others, or falls with it where too few are left."""
@@ -293,7 +357,7 @@ class TrainingSessions:
                     self._drop(trajectory.spec.session_id, DropReason.OVER_AGE)
                 if len(group.trajectories) >= self.groups.min_members:
                     self._note_masked(group)
-                    self._push(group, ready.order, ready.step_when_ready)
+                    self.buffer.push(ReadyGroup.of(group, ready.order, ready.arrival, ready.step_when_ready))
                     continue
             for trajectory in group.trajectories:
                 self._drop(trajectory.spec.session_id, DropReason.OVER_AGE)
@@ -304,7 +368,9 @@ class TrainingSessions:
             if record is not None:
                 before = record.num_tokens
                 record.take_grade(trajectory)
+                self.ledger.touch(record)
                 self.ledger.wasted_tokens[DropReason.OVER_AGE] += before - record.num_tokens
+                self.counters["masked_tokens"] += before - record.num_tokens
 
     def _retire_over_age(self) -> None:
         """Policy `cancel`: stop sessions that would be over age when they end. It falls on long ones: see the

@@ -1,8 +1,9 @@
 """The environment actor: slots in which sessions run, and the way of their trajectories to a grader.
 
-Consumes RunSessions and CancelSessions from the dispatcher; asks generators Generate and graders GradeSession; tells
-the dispatcher SessionsMoved, or SessionFailed. At most `slots` sessions run at once; the dispatcher sees `slots` in the
-directory and never sends more, and a session that comes early (a cancelled one still closes) waits for its slot.
+Consumes RunSessions, CancelSessions and WhichSessions from the dispatcher; asks generators Generate and graders
+GradeSession; tells the dispatcher SessionsMoved, or SessionFailed. At most `slots` sessions run at once; the dispatcher
+sees `slots` in the directory and never sends more, and a session that comes early (a cancelled one still closes) waits
+for its slot.
 It grades nothing and keeps no session once a grader has acknowledged it.
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 
 from headrace.actors.environment.counters import SessionCounters
 from headrace.actors.environment.environment import EnvironmentFactory, check_environment
-from headrace.actors.environment.handover import RETRY_PAUSE_S, GraderPool, Moves, report_failure
+from headrace.actors.environment.handover import RETRY_PAUSE_S, GraderPool, GraderProcess, Moves, report_failure
 from headrace.actors.environment.model_config import context_tokens_of
 from headrace.actors.environment.phases import CANCEL_GRACE_S, SessionError, Timeouts
 from headrace.actors.environment.rendering import RendererFactory, check_renderer, load_renderer
@@ -32,6 +33,8 @@ from headrace.actors.messages import (
     Metrics,
     RunSessions,
     SessionFailed,
+    SessionsHeld,
+    WhichSessions,
 )
 from headrace.actors.session import SessionSpec
 from headrace.transport import Actor, Context, Refused, TransportError, handles
@@ -169,6 +172,12 @@ class EnvironmentActor(Actor):
         for session_id in message.session_ids:
             self._cancel(session_id)
 
+    @handles(WhichSessions)
+    async def which_sessions(self, message: WhichSessions) -> SessionsHeld:
+        """What no grader has acknowledged, and whose failure the dispatcher has not."""
+        held = tuple((session_id, running.attempt) for session_id, running in self._running.items())
+        return SessionsHeld(held, self.context.incarnation, self._slots)
+
     def _knows(self, spec: SessionSpec) -> bool:
         running = self._running.get(spec.session_id)
         return running is not None and running.attempt >= spec.attempt
@@ -195,7 +204,7 @@ class EnvironmentActor(Actor):
             if running is not None and running.attempt == spec.attempt:
                 del self._running[spec.session_id]
 
-    async def _run_in_slot(self, spec: SessionSpec) -> str:
+    async def _run_in_slot(self, spec: SessionSpec) -> GraderProcess:
         """The grader that owns the session now. The slot is held until then: what is not acknowledged is still ours."""
         generators = self.context.group(spec.generators)
 
@@ -219,7 +228,7 @@ class EnvironmentActor(Actor):
 
     async def _accounted(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Author's code runs in tasks of its own (see phases.py), which the runtime does not time by itself."""
-        return await self.context.activity.drive(coroutine, "environment")
+        return await self.context.activity.drive(coroutine, getattr(coroutine, "__qualname__", "environment"))
 
     async def _report(self, spec: SessionSpec, error: SessionError) -> None:
         self._counters.failed(error.counter)

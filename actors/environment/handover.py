@@ -9,13 +9,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from headrace.actors.environment.phases import SessionError
-from headrace.actors.messages import GradeSession, SessionFailed, SessionsMoved
+from headrace.actors.messages import Accepted, GradeSession, SessionFailed, SessionsMoved
 from headrace.actors.session import Trajectory
 from headrace.transport import Context, TransportError
 from headrace.transport.routing import least_outstanding
 
 MAX_TRIES = 3
 RETRY_PAUSE_S = 0.5
+
+GraderProcess = tuple[str, str]
+"""(name, incarnation)"""
 
 
 class GraderPool:
@@ -29,9 +32,8 @@ class GraderPool:
         self._outstanding: Counter[str] = Counter()
         self._turn = 0
 
-    async def hand_over(self, trajectory: Trajectory) -> str:
-        """The grader that owns it now. Raises SessionError (lost) after MAX_TRIES, each on another grader while there
-        is one."""
+    async def hand_over(self, trajectory: Trajectory) -> GraderProcess:
+        """Who owns it now. Raises SessionError (lost) after MAX_TRIES, each on another grader while there is one."""
         problem = ""
         failed: set[str] = set()
         for tries in range(MAX_TRIES):
@@ -43,7 +45,7 @@ class GraderPool:
                 problem = f"{type(error).__name__}: {error}"
         raise SessionError("lost", f"no grader accepted it in {MAX_TRIES} tries; the last time: {problem}", "no_grader")
 
-    async def _ask(self, trajectory: Trajectory, failed: set[str]) -> str:
+    async def _ask(self, trajectory: Trajectory, failed: set[str]) -> GraderProcess:
         """Adds the grader to `failed` where it raises."""
         members = self._group.members() or await self._group.wait_for(1, timeout_s=self._timeout_s)
         others = [name for name in members if name not in failed] or members
@@ -51,7 +53,7 @@ class GraderPool:
         self._turn += 1
         self._outstanding[name] += 1
         try:
-            await self._context.ask(name, GradeSession(trajectory), timeout_s=self._timeout_s)
+            accepted: Accepted = await self._context.ask(name, GradeSession(trajectory), timeout_s=self._timeout_s)
         except TransportError:
             failed.add(name)
             raise
@@ -59,28 +61,30 @@ class GraderPool:
             self._outstanding[name] -= 1
             if not self._outstanding[name]:
                 del self._outstanding[name]
-        return name
+        return name, accepted.incarnation
 
 
 @dataclass(slots=True)
 class Moves:
     """Sessions that graders took over and the dispatcher has not been told of. Pure; bounded by the slots, since the
-    dispatcher fills a slot only after it was told."""
+    dispatcher fills a slot only after it was told. What was told to a dispatcher that died meanwhile is not said again:
+    its successor asks the graders."""
 
-    _by_grader: dict[str, list[str]] = field(default_factory=dict)
+    _by_grader: dict[GraderProcess, list[str]] = field(default_factory=dict)
 
-    def add(self, session_id: str, grader: str) -> None:
+    def add(self, session_id: str, grader: GraderProcess) -> None:
         self._by_grader.setdefault(grader, []).append(session_id)
 
     def take(self) -> list[SessionsMoved]:
         """One message a grader; what they hold is gone from here."""
-        moves = [SessionsMoved(tuple(ids), grader) for grader, ids in self._by_grader.items()]
+        moves = [SessionsMoved(tuple(ids), *grader) for grader, ids in self._by_grader.items()]
         self._by_grader = {}
         return moves
 
     def put_back(self, move: SessionsMoved) -> None:
         """The dispatcher could not be told: try again later, before newer ones."""
-        self._by_grader[move.grader] = [*move.session_ids, *self._by_grader.get(move.grader, [])]
+        grader = (move.grader, move.incarnation)
+        self._by_grader[grader] = [*move.session_ids, *self._by_grader.get(grader, [])]
 
 
 async def report_failure(context: Context, dispatcher: str, failure: SessionFailed, timeout_s: float) -> bool:

@@ -2,10 +2,10 @@
 
     environment ──GradeSession──▶ queue (bounded) ──▶ `concurrency` tasks: grade → shard → SessionGraded ──▶ dispatcher
 
-It owns a session from its `Accepted` until the dispatcher's. The queue holds `concurrency` sessions; when it is full
-the handler waits, so the mailbox fills and the environments' asks wait; a finished delivery unblocks it. Cheap gradings
-run here; what may hang runs in killable processes (worker_pool.py). A grading that fails gives "no reward", never 0,
-and is told in the log (failures.py).
+It owns a session from its `Accepted` until the dispatcher's, also while the dispatcher is restarted. The queue holds
+`concurrency` sessions; when it is full the environments' asks wait, in the mailbox's places; a finished delivery
+unblocks them. Cheap gradings run here; what may hang runs in killable processes (worker_pool.py). A grading that fails
+gives "no reward", never 0, and is told in the log (failures.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ from headrace.actors.grader.failures import FailureLog
 from headrace.actors.grader.grading import Grade, Grading, WarmGrading
 from headrace.actors.grader.trajectory_shard import TrajectoryShard, shard_path, to_line
 from headrace.actors.grader.worker_pool import DEFAULT_MEMORY_BYTES, PoolClosed, WorkerFailed, WorkerPool
-from headrace.actors.messages import Accepted, GradeSession, Metrics, SessionFailed, SessionGraded
+from headrace.actors.messages import (
+    Accepted,
+    GradeSession,
+    Metrics,
+    SessionFailed,
+    SessionGraded,
+    SessionsHeld,
+    WhichSessions,
+)
 from headrace.actors.session import Trajectory
 from headrace.transport import (
     Actor,
@@ -47,8 +55,8 @@ class Grader(Actor):
     """grading: the plug-in (grading.py). concurrency: sessions in hand at once, each being graded or delivered.
     workers: child processes for gradings of isolation "process"; started when first needed. timeout_s: hard limit of
     one grading there. memory_bytes: address space of such a child. trajectories_dir: where the shard is written.
-    dispatcher, monitor: names of those actors. delivery_timeout_s: of one try to hand a session over; tries go on until
-    it is accepted or the dispatcher is gone. flush_every_s: how often the shard is written.
+    dispatcher, monitor: names of those actors. delivery_timeout_s: of one try to hand a session over; tries go on, with
+    whichever process the dispatcher is by then, for delivery_patience_s. flush_every_s: how often the shard is written.
     """
 
     def __init__(
@@ -63,6 +71,7 @@ class Grader(Actor):
         dispatcher: str = "dispatcher",
         monitor: str = "monitor",
         delivery_timeout_s: float = 30.0,
+        delivery_patience_s: float = 300.0,
         flush_every_s: float = 1.0,
     ) -> None:
         for name, value in (("concurrency", concurrency), ("workers", workers)):
@@ -71,6 +80,7 @@ class Grader(Actor):
         for name, seconds in (
             ("timeout_s", timeout_s),
             ("delivery_timeout_s", delivery_timeout_s),
+            ("delivery_patience_s", delivery_patience_s),
             ("flush_every_s", flush_every_s),
         ):
             if seconds <= 0:
@@ -92,6 +102,7 @@ class Grader(Actor):
         self._dispatcher = dispatcher
         self._monitor = monitor
         self._delivery_timeout_s = delivery_timeout_s
+        self._delivery_patience_s = delivery_patience_s
         self._flush_every_s = flush_every_s
         self._seen: OrderedDict[tuple[str, int], None] = OrderedDict()
         self.counts: Counter[str] = Counter()
@@ -100,7 +111,7 @@ class Grader(Actor):
 
     async def on_start(self, context: Context) -> None:
         self._queue: asyncio.Queue[Trajectory] = asyncio.Queue(maxsize=self._concurrency)
-        self._num_in_hand = 0
+        self._in_hand: set[tuple[str, int]] = set()
         self._stopping = False
         self._shard = TrajectoryShard(shard_path(self._trajectories_dir, context.name))
         self._pool: WorkerPool | None = None
@@ -120,30 +131,39 @@ class Grader(Actor):
     async def on_stop(self) -> None:
         """Deliver what is in hand, within a bound; then write the shard out and end the child processes."""
         deadline = self.context.clock.time() + _DRAIN_LIMIT_S
-        while self._num_in_hand and self.context.clock.time() < deadline:
+        while self._in_hand and self.context.clock.time() < deadline:
             await self.context.clock.sleep(0.02)
-        if self._num_in_hand:
-            log.warning("stopping with %d sessions in hand; nobody waits for their rewards", self._num_in_hand)
+        if self._in_hand:
+            log.warning("stopping with %d sessions in hand; nobody waits for their rewards", len(self._in_hand))
         self._stopping = True
         if self._pool is not None:
             await self._pool.close()
         self._failures.tick(self.context.clock.time(), last=True)
         self._shard.close()
 
-    @handles(GradeSession)
+    @handles(GradeSession, concurrent=True)
     async def grade_session(self, message: GradeSession) -> Accepted:
-        """Accepted once it has a place in the queue. A repeated ask for the same attempt is accepted and ignored."""
+        """Accepted once it has a place in the queue. A repeated ask for the same attempt is accepted and ignored.
+        Concurrent, so that a full queue does not keep WhichSessions waiting."""
         spec = message.trajectory.spec
         key = (spec.session_id, spec.attempt)
         if key in self._seen:
             self.counts["duplicates"] += 1
-            return Accepted()
-        self._num_in_hand += 1
-        await self._queue.put(message.trajectory)
+            return Accepted(self.context.incarnation)
         self._seen[key] = None
+        try:
+            await self._queue.put(message.trajectory)
+        except asyncio.CancelledError:  # the environment gave up: it is still its own
+            self._seen.pop(key, None)
+            raise
+        self._in_hand.add(key)
         if len(self._seen) > _REMEMBERED_SESSIONS:
             self._seen.popitem(last=False)
-        return Accepted()
+        return Accepted(self.context.incarnation)
+
+    @handles(WhichSessions)
+    async def which_sessions(self, message: WhichSessions) -> SessionsHeld:
+        return SessionsHeld(tuple(sorted(self._in_hand)), self.context.incarnation)
 
     async def _work(self) -> None:
         while True:
@@ -151,7 +171,7 @@ class Grader(Actor):
             try:
                 await self._finish(trajectory)
             finally:
-                self._num_in_hand -= 1
+                self._in_hand.discard((trajectory.spec.session_id, trajectory.spec.attempt))
 
     async def _finish(self, trajectory: Trajectory) -> None:
         clock = self.context.clock
@@ -186,20 +206,24 @@ class Grader(Actor):
             return Grade(None, notes={"grading": "raised", "grading_detail": traceback.format_exc()[-4000:]})
 
     async def _deliver(self, graded: Trajectory) -> None:
-        """Until the dispatcher accepts it or is gone."""
-        pause_s = _FIRST_RETRY_S
+        """Until the dispatcher, or its successor, accepts it."""
+        clock = self.context.clock
+        pause_s, give_up_s = _FIRST_RETRY_S, clock.time() + self._delivery_patience_s
         while True:
             try:
                 await self.context.ask(self._dispatcher, SessionGraded(graded), timeout_s=self._delivery_timeout_s)
                 self.counts["delivered"] += 1
                 return
-            except (PeerLost, RuntimeStopped) as error:
-                self._undelivered(graded, error)  # its successor re-issues what its journal calls open
-                return
-            except (DeadlineExceeded, Refused) as error:
+            except (DeadlineExceeded, PeerLost, Refused) as error:
+                if clock.time() >= give_up_s:
+                    self._undelivered(graded, error)  # the dispatcher's own deadline has it tried again
+                    return
                 log.warning("handing over session %s: %s; trying again", graded.spec.session_id, error)
-                await self.context.clock.sleep(pause_s)
+                await clock.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LAST_RETRY_S)
+            except RuntimeStopped as error:
+                self._undelivered(graded, error)
+                return
             except TransportError as error:  # it can never be accepted: the dispatcher raised, or it is no message
                 self._undelivered(graded, error)
                 await self._give_up(graded, str(error))

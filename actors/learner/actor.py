@@ -2,7 +2,8 @@
 stays live.
 
 on_start loads the model (or the newest checkpoint of this run). A background task then runs `pretrain` → version 1 →
-probe → `rl` → last version → probe → `TrainingFinished`. The handlers only wake what waits for the parameter server.
+probe → `rl` → last version → probe → `TrainingFinished`. A learner that was restarted first has the dispatcher go back
+to where it is (`LearnerResumed`). The handlers only wake what waits for the parameter server.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.actors.learner.advantages import Advantage, Rloo
 from headrace.actors.learner.aggregation import Aggregation, TokenMean
 from headrace.actors.learner.checkpoint import CheckpointStore
+from headrace.actors.learner.dispatcher_link import DispatcherLink
 from headrace.actors.learner.kl import KlPenalty
 from headrace.actors.learner.objectives import IsReinforce, Objective
 from headrace.actors.learner.packing import PackingSettings
@@ -25,8 +27,16 @@ from headrace.actors.learner.publisher import PARAMETER_SERVER, Publisher
 from headrace.actors.learner.schedule import AdamSettings, LearningRate, Schedule
 from headrace.actors.learner.stages.pretrain import Pretrain, run_pretrain
 from headrace.actors.learner.stages.settings import RlSettings
+from headrace.actors.learner.trained_log import TrainedLog
 from headrace.actors.learner.versions import VersionLog
-from headrace.actors.messages import Metrics, TrainingFinished, VersionServed, WeightsRefused, WeightsReleased
+from headrace.actors.messages import (
+    LearnerResumed,
+    Metrics,
+    TrainingFinished,
+    VersionServed,
+    WeightsRefused,
+    WeightsReleased,
+)
 from headrace.transport import Actor, Context, PeerDown, PeerUp, TransportError, handles
 from headrace.transport.weights import WeightSender, make_sender
 from headrace.transport.weights.carrier import SENDERS
@@ -37,9 +47,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DISPATCHER = "dispatcher"
 MONITOR = "monitor"
-FINISH_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 60.0
 
 
 class Learner(Actor):
@@ -50,7 +59,9 @@ class Learner(Actor):
     comes first. lr, lr_schedule, warmup_steps, min_lr_ratio: of the `rl` stage over max_steps; `pretrain` has its own.
     weights_every_steps: steps between versions. weights_dtype: what travels ("bfloat16", …); None: as trained.
     weights_buffers: versions that may be staged at once. publish_timeout_s: for a version that must be served.
-    checkpoint_every_steps: 0 saves after `pretrain`, at the end and when stopped only. probe None: no probe.
+    checkpoint_every_steps: 0 saves after `pretrain`, at the end and when stopped only. trained_path: where the sessions
+    of each step are recorded (trained_log.py); None nowhere. dispatcher_patience_s: how long a dispatcher that is lost
+    or silent is waited for. probe None: no probe.
     """
 
     def __init__(
@@ -89,6 +100,8 @@ class Learner(Actor):
         checkpoint_every_steps: int = 0,
         checkpoint_keep_last: int = 2,
         wait_s: float = 30.0,
+        trained_path: str | None = None,
+        dispatcher_patience_s: float = 300.0,
         probe: LogprobProbe | None = None,
     ) -> None:
         for name, value, least in (
@@ -105,6 +118,8 @@ class Learner(Actor):
             )
         if not publish_timeout_s > 0:
             raise ValueError(f"learner.publish_timeout_s must be > 0, got {publish_timeout_s}")
+        if not dispatcher_patience_s > 0:
+            raise ValueError(f"learner.dispatcher_patience_s must be > 0, got {dispatcher_patience_s}")
         if autocast not in ("none", "bfloat16"):
             raise ValueError(f"learner.autocast must be none or bfloat16, got {autocast!r}")
         if weights_dtype is not None and weights_dtype not in FLOAT_DTYPES:
@@ -131,6 +146,8 @@ class Learner(Actor):
             self._checkpoints_dir, model_folder=self._model_folder, keep_last=checkpoint_keep_last
         )
         self._checkpoint_every_steps = checkpoint_every_steps
+        self._trained = TrainedLog(None if trained_path is None else Path(trained_path))
+        self._dispatcher_patience_s = dispatcher_patience_s
         self._run_id = run_id
         self._seed = seed
         self._autocast = autocast
@@ -150,6 +167,7 @@ class Learner(Actor):
 
     async def on_start(self, context: Context) -> None:
         self._versions = VersionLog(self._checkpoints_dir / "versions.jsonl")
+        self._dispatcher = DispatcherLink(context, patience_s=self._dispatcher_patience_s)
         bench = await context.run_blocking(self._make_bench, label="load")
         self._bench = bench
         self._sender = make_sender(self._weights_transport, run_id=self._run_id, num_buffers=self._weights_buffers)
@@ -204,6 +222,8 @@ class Learner(Actor):
             logger.info("resumed from %s at step %d", bench.resumed_from.name, bench.progress.step)
         elif self._pretrain is not None:
             await self._run_pretrain(self._pretrain, bench)
+        if self._versions.newest > 0:
+            await self._go_back(bench.progress.step)
         await self._publish_and_serve(bench)
         await self._save(bench)
         if self._kl is not None:
@@ -212,7 +232,9 @@ class Learner(Actor):
         stage = RlStage(
             self._rl,
             bench.progress,
-            context=self.context,
+            clock=self.context.clock,
+            dispatcher=self._dispatcher,
+            trained=self._trained,
             trainer=bench.trainer,
             advantage=self._advantage,
             learning_rate=self._learning_rate,
@@ -227,7 +249,15 @@ class Learner(Actor):
         await self._save(bench)
         await self._run_probe(bench)
         finished = TrainingFinished(step=bench.progress.step, version=self._publisher.version)
-        await self.context.ask(DISPATCHER, finished, timeout_s=FINISH_TIMEOUT_S)
+        await self._dispatcher.ask(finished, timeout_s=ANSWER_TIMEOUT_S)
+
+    async def _go_back(self, step: int) -> None:
+        """An earlier life of this learner published weights, and may have trained beyond `step`: nothing of that is
+        left, and nobody must count it."""
+        self._trained.cut_back(step)
+        resumed = LearnerResumed(step=step, version=self._versions.newest)
+        self._versions.resume(step)
+        await self._dispatcher.ask(resumed, timeout_s=ANSWER_TIMEOUT_S)
 
     async def _run_pretrain(self, stage: Pretrain, bench: Workbench) -> None:
         held_out_loss = await run_pretrain(

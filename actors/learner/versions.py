@@ -1,5 +1,8 @@
-"""The learner's own record of the versions it made: which step each holds. On disk, so that a restart never reuses
-one."""
+"""The learner's own record of the versions it made: which step each holds. On disk, so that a restart never reuses one.
+
+A learner that goes on from a checkpoint says so here too. What earlier versions hold beyond that step is no part of any
+later weights: their step counts as the one where they part, so that lags stay what they mean.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from pathlib import Path
 
 
 class VersionLog:
-    """Version 0, step 0 is what the model folder held. One line a version; a half-written last line is ignored."""
+    """Version 0, step 0 is what the model folder held. One line a version, or a resume; a half-written last line is
+    ignored."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -23,7 +27,10 @@ class VersionLog:
                     record = json.loads(line)
                 except json.JSONDecodeError:
                     continue  # the process died while it wrote this line; that version was never announced
-                self.steps[int(record["version"])] = int(record["step"])
+                if "resumed_at" in record:
+                    self._part(int(record["resumed_at"]))
+                else:
+                    self.steps[int(record["version"])] = int(record["step"])
 
     @property
     def newest(self) -> int:
@@ -32,9 +39,20 @@ class VersionLog:
     def claim(self, step: int) -> int:
         """The next version, now taken for good, for weights of `step`."""
         version = self.newest + 1
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(self._line_end + json.dumps({"version": version, "step": step}) + "\n")
-        self._line_end = ""
+        self._append({"version": version, "step": step})
         self.steps[version] = step
         return version
+
+    def resume(self, step: int) -> None:
+        """The learner goes on from `step`."""
+        self._append({"resumed_at": step})
+        self._part(step)
+
+    def _part(self, step: int) -> None:
+        self.steps = {version: min(holds, step) for version, holds in self.steps.items()}
+
+    def _append(self, record: dict[str, int]) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(self._line_end + json.dumps(record) + "\n")
+        self._line_end = ""

@@ -22,6 +22,7 @@ from headrace.actors.messages import (
     WeightsReleased,
 )
 from headrace.actors.parameter_server.rollout import (
+    INITIAL,
     Action,
     Commit,
     Evicted,
@@ -33,6 +34,7 @@ from headrace.actors.parameter_server.rollout import (
     Synced,
 )
 from headrace.transport import Actor, Context, PeerDown, PeerUp, TransportError, handles
+from headrace.transport.directory import role_of
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +72,7 @@ class ParameterServer(Actor):
     async def on_start(self, context: Context) -> None:
         context.watch(self._generators)
         context.watch(self._evaluators)
+        context.watch(role_of(self._dispatcher))
 
     @handles(PublishWeights)
     async def publish(self, message: PublishWeights) -> Accepted:
@@ -89,11 +92,17 @@ class ParameterServer(Actor):
 
     @handles(PeerUp)
     async def peer_up(self, message: PeerUp) -> None:
-        follows = message.name.partition("/")[0] == self._generators
+        if role_of(message.name) == role_of(self._dispatcher):
+            if self._rollout.served > INITIAL:  # one that was restarted may have missed the news
+                self._tell_in_order(message.name, VersionServed(self._rollout.served, self._rollout.served_step))
+            return
+        follows = role_of(message.name) == self._generators
         self._carry_out(self._rollout.member_up(message.name, message.incarnation, follows=follows))
 
     @handles(PeerDown)
     async def peer_down(self, message: PeerDown) -> None:
+        if role_of(message.name) == role_of(self._dispatcher):
+            return
         self._carry_out(self._rollout.member_down(message.name, message.incarnation))
 
     def _carry_out(self, actions: list[Action]) -> None:

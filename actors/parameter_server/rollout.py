@@ -116,6 +116,11 @@ class Rollout:
         return self._served
 
     @property
+    def served_step(self) -> int:
+        """The step that `served` holds."""
+        return self._steps[self._served]
+
+    @property
     def buffers(self) -> frozenset[int]:
         """Versions whose buffers are not released yet."""
         return frozenset(self._manifests)

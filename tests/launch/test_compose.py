@@ -31,7 +31,7 @@ def test_experiments_resolve_to_plain_containers(experiment: str) -> None:
     config = resolved(f"experiment={experiment}")
     assert only_plain(config)
     assert config["run"]["name"] == experiment
-    assert config["dispatcher"]["ledger_path"] == "runs/x/ledger.jsonl"
+    assert config["dispatcher"]["ledger_path"] == "runs/x/ledger.sqlite"
 
 
 def test_every_group_choice_composes(repository: Path) -> None:

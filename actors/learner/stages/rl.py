@@ -17,19 +17,20 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.actors.learner.advantages.protocol import Advantage
+from headrace.actors.learner.dispatcher_link import DispatcherLink
 from headrace.actors.learner.figures.step import step_figures
 from headrace.actors.learner.intake import Intake, take_in
 from headrace.actors.learner.publisher import Publisher
 from headrace.actors.learner.schedule import LearningRate
 from headrace.actors.learner.stages.settings import Progress, RlSettings
+from headrace.actors.learner.trained_log import TrainedLog
 from headrace.actors.learner.trainer import Trainer
 from headrace.actors.learner.versions import VersionLog
 from headrace.actors.messages import Batch, BatchTrained, NextBatch
-from headrace.transport import Context
+from headrace.transport import Clock
 
 logger = logging.getLogger(__name__)
 
-DISPATCHER = "dispatcher"
 REPLY_GRACE_S = 60.0
 """What an ask may take beyond the time that the dispatcher itself holds it."""
 
@@ -43,7 +44,9 @@ class RlStage:
         settings: RlSettings,
         progress: Progress,
         *,
-        context: Context,
+        clock: Clock,
+        dispatcher: DispatcherLink,
+        trained: TrainedLog,
         trainer: Trainer,
         advantage: Advantage,
         learning_rate: LearningRate,
@@ -55,7 +58,9 @@ class RlStage:
     ) -> None:
         self._settings = settings
         self.progress = progress
-        self._context = context
+        self._clock = clock
+        self._dispatcher = dispatcher
+        self._trained = trained
         self._trainer = trainer
         self._advantage = advantage
         self._learning_rate = learning_rate
@@ -66,7 +71,7 @@ class RlStage:
         self._after_step = after_step
 
     async def run(self) -> None:
-        clock = self._context.clock
+        clock = self._clock
         began_s = clock.time() - self.progress.wall_s
         while self.progress.step < self._settings.max_steps:
             self.progress.wall_s = clock.time() - began_s
@@ -83,11 +88,11 @@ class RlStage:
 
     async def _next_batch(self, wait_s: float) -> Batch:
         request = NextBatch(step=self.progress.step, wait_s=wait_s)
-        batch: Batch = await self._context.ask(DISPATCHER, request, timeout_s=wait_s + REPLY_GRACE_S)
+        batch: Batch = await self._dispatcher.ask(request, timeout_s=wait_s + REPLY_GRACE_S)
         return batch
 
     async def _train(self, batch: Batch, *, wait_s: float) -> None:
-        clock = self._context.clock
+        clock = self._clock
         intake = take_in(batch.groups, self._advantage)
         steps_done = self.progress.step
         figures = intake.figures()
@@ -102,7 +107,8 @@ class RlStage:
             logger.warning("nothing to train in a batch of %d groups: %s", intake.num_groups, dict(intake.refused))
         self.progress.step += 1
         trained = BatchTrained(self.progress.step, acknowledged_ids(batch, intake))
-        await self._context.ask(DISPATCHER, trained, timeout_s=REPLY_GRACE_S)
+        self._trained.append(trained.step, trained.session_ids)
+        await self._dispatcher.ask(trained, timeout_s=REPLY_GRACE_S)
         publishing_from_s = clock.time()
         await self._publish()
         figures["seconds/publish"] = clock.time() - publishing_from_s

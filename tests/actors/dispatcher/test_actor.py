@@ -4,10 +4,11 @@ evaluations."""
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -60,7 +61,10 @@ class _Run:
 
 def check_ledger(dispatcher: Dispatcher, world: Any, path: Path) -> list[dict[str, Any]]:
     """Everything that was issued is on disk once, with an end, and agrees with what the learner saw."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    with closing(sqlite3.connect(path)) as database:
+        database.row_factory = sqlite3.Row
+        lines = [dict(row) for row in database.execute("select * from sessions")]
+        assert list(database.execute("select session_id from trajectories")) == [], "kept beyond the session's end"
     counts = dispatcher.training.ledger.snapshot()
     assert counts["issued"] == counts["trained"] + counts["dropped"] == len(lines)
     assert len({line["session_id"] for line in lines}) == len(lines)
@@ -90,7 +94,7 @@ def test_heavy_tails_never_exceed_the_hard_limit(
         )
         dispatcher = Dispatcher(
             tasks=tasks, group_size=4, batch_sessions=16, max_lag_versions=max_lag, consumption=consumption,
-            ledger_path=str(tmp_path / "ledger.jsonl"),
+            ledger_path=str(tmp_path / "ledger.sqlite"),
         )  # fmt: skip
         run = _Run(peers, world, dispatcher, slots=48, max_steps=max_steps)
         await run.start()
@@ -98,7 +102,7 @@ def test_heavy_tails_never_exceed_the_hard_limit(
         return world, dispatcher
 
     world, dispatcher = run_virtual(main())
-    check_ledger(dispatcher, world, tmp_path / "ledger.jsonl")
+    check_ledger(dispatcher, world, tmp_path / "ledger.sqlite")
     assert world.trained[-1][0] == max_steps
     assert set(world.batch_sizes) == {16}
     lags = [lag for _, _, lag in world.trained]
@@ -114,7 +118,7 @@ def test_sync_mode_has_lag_zero_and_waits_for_each_version(
         world = peers.World(fails=lambda spec: spec.member == 0 and int(spec.group_id[1:]) % 3 == 0)
         dispatcher = Dispatcher(
             tasks=tasks, group_size=4, batch_sessions=8, max_lag_versions=4, mode="sync", max_attempts=2,
-            ledger_path=str(tmp_path / "ledger.jsonl"),
+            ledger_path=str(tmp_path / "ledger.sqlite"),
         )  # fmt: skip
         run = _Run(peers, world, dispatcher, slots=64, max_steps=100)
         await run.start()
@@ -122,7 +126,7 @@ def test_sync_mode_has_lag_zero_and_waits_for_each_version(
         return world, dispatcher
 
     world, dispatcher = run_virtual(main())
-    lines = check_ledger(dispatcher, world, tmp_path / "ledger.jsonl")
+    lines = check_ledger(dispatcher, world, tmp_path / "ledger.sqlite")
     assert {lag for _, _, lag in world.trained} == {0}
     assert {line["reason"] for line in lines} <= {None, "failed", "cancelled"}
     assert set(world.batch_sizes) <= {6, 7, 8}
@@ -136,7 +140,7 @@ def test_a_slow_learner_holds_the_producers_back_and_nothing_vanishes(
     async def main() -> tuple[Any, Dispatcher]:
         world = peers.World(train_s=50.0)
         dispatcher = Dispatcher(
-            tasks=tasks, group_size=4, batch_sessions=8, max_lag_versions=2, ledger_path=str(tmp_path / "ledger.jsonl")
+            tasks=tasks, group_size=4, batch_sessions=8, max_lag_versions=2, ledger_path=str(tmp_path / "ledger.sqlite")
         )
         run = _Run(peers, world, dispatcher, slots=512, max_steps=10)
         await run.start()
@@ -144,7 +148,7 @@ def test_a_slow_learner_holds_the_producers_back_and_nothing_vanishes(
         return world, dispatcher
 
     world, dispatcher = run_virtual(main())
-    lines = check_ledger(dispatcher, world, tmp_path / "ledger.jsonl")
+    lines = check_ledger(dispatcher, world, tmp_path / "ledger.sqlite")
     ready = [m.values["ready"] for m in world.metrics if m.stream == "dispatcher"]
     assert 8 < max(ready) <= 3 * 8
     assert len(lines) <= (10 + 3) * 8
@@ -157,7 +161,11 @@ def test_sessions_of_a_lost_process_run_again_elsewhere(
     async def main() -> tuple[Any, Dispatcher]:
         world = peers.World(grade_s=5.0 if what == "grader" else 0.05)
         dispatcher = Dispatcher(
-            tasks=tasks, group_size=4, batch_sessions=16, max_lag_versions=2, ledger_path=str(tmp_path / "ledger.jsonl")
+            tasks=tasks,
+            group_size=4,
+            batch_sessions=16,
+            max_lag_versions=2,
+            ledger_path=str(tmp_path / "ledger.sqlite"),
         )
         run = _Run(peers, world, dispatcher, slots=16, max_steps=30)
         await run.start(extra=True)
@@ -167,7 +175,7 @@ def test_sessions_of_a_lost_process_run_again_elsewhere(
         return world, dispatcher
 
     world, dispatcher = run_virtual(main())
-    lines = check_ledger(dispatcher, world, tmp_path / "ledger.jsonl")
+    lines = check_ledger(dispatcher, world, tmp_path / "ledger.sqlite")
     assert dispatcher.training.counters["attempts_lost"] > 0
     assert {line["reason"] for line in lines} <= {None, "cancelled", "over_age"}
     assert max(line["attempt"] for line in lines) == 1
@@ -180,7 +188,7 @@ def test_the_rest_is_cancelled_at_the_end_also_where_it_runs(
     async def main() -> tuple[Any, Dispatcher]:
         world = peers.World(session_s=lambda rng: 1.0 if rng.random() < 0.7 else 500.0)
         dispatcher = Dispatcher(
-            tasks=tasks, group_size=2, batch_sessions=4, max_lag_versions=8, ledger_path=str(tmp_path / "ledger.jsonl")
+            tasks=tasks, group_size=2, batch_sessions=4, max_lag_versions=8, ledger_path=str(tmp_path / "ledger.sqlite")
         )
         run = _Run(peers, world, dispatcher, slots=64, max_steps=2)
         await run.start()
@@ -188,7 +196,7 @@ def test_the_rest_is_cancelled_at_the_end_also_where_it_runs(
         return world, dispatcher
 
     world, dispatcher = run_virtual(main())
-    lines = check_ledger(dispatcher, world, tmp_path / "ledger.jsonl")
+    lines = check_ledger(dispatcher, world, tmp_path / "ledger.sqlite")
     cancelled = {line["session_id"] for line in lines if line["reason"] == "cancelled"}
     assert cancelled
     assert set(world.cancelled) <= cancelled
@@ -207,7 +215,7 @@ def test_evaluations_at_the_start_on_the_way_and_at_the_end(
         evaluation = EvaluationSettings(num_prompts=6, samples=4, every_steps=10, max_in_flight=8)
         dispatcher = Dispatcher(
             tasks=tasks, group_size=4, batch_sessions=8, max_lag_versions=2, evaluation=evaluation,
-            ledger_path=str(tmp_path / "ledger.jsonl"),
+            ledger_path=str(tmp_path / "ledger.sqlite"),
         )  # fmt: skip
         run = _Run(peers, world, dispatcher, slots=32, max_steps=35)
         await run.start()
@@ -215,7 +223,7 @@ def test_evaluations_at_the_start_on_the_way_and_at_the_end(
         return world, dispatcher
 
     world, dispatcher = run_virtual(main())
-    check_ledger(dispatcher, world, tmp_path / "ledger.jsonl")
+    check_ledger(dispatcher, world, tmp_path / "ledger.sqlite")
     evals = [m for m in world.metrics if m.stream == "eval"]
     steps = [int(m.values["step"]) for m in evals]
     assert steps[0] == 0
@@ -292,7 +300,7 @@ def test_a_session_that_hangs_is_timed_out_and_its_task_quarantined(
         world = peers.World()
         dispatcher = Dispatcher(
             tasks=tasks, group_size=2, batch_sessions=4, max_lag_versions=0, max_attempts=2, session_timeout_s=60.0,
-            stall_log_s=20.0, ledger_path=str(tmp_path / "ledger.jsonl"),
+            stall_log_s=20.0, ledger_path=str(tmp_path / "ledger.sqlite"),
         )  # fmt: skip
         environment = peers.ScriptedEnvironment
 
@@ -311,7 +319,7 @@ def test_a_session_that_hangs_is_timed_out_and_its_task_quarantined(
 
     with caplog.at_level(logging.WARNING):
         world, dispatcher = run_virtual(main())
-    lines = check_ledger(dispatcher, world, tmp_path / "ledger.jsonl")
+    lines = check_ledger(dispatcher, world, tmp_path / "ledger.sqlite")
     assert list(dispatcher.training.issuer.quarantined) == ["t5"]
     assert {line["reason"] for line in lines if line["task_id"] == "t5"} == {"timed_out", "quarantined"}
     waits = [r.getMessage() for r in caplog.records if "has waited" in r.getMessage()]

@@ -22,14 +22,22 @@ MakeSettings = Callable[..., TrainingSettings]
 
 
 class _Desk:
-    """Drives TrainingSessions by hand and remembers what was journalled."""
+    """Drives TrainingSessions by hand and remembers what ended."""
 
     def __init__(self, config: TrainingSettings, tasks: TaskSource, make: Make) -> None:
-        self.ended: list[SessionRecord] = []
-        self.training = TrainingSessions(config, tasks, self.ended.append)
+        self.training = TrainingSessions(config, tasks)
+        self._ended: dict[str, SessionRecord] = {}
         self.make = make
         self.running: dict[str, SessionSpec] = {}
         self.began: dict[str, int] = {}
+
+    @property
+    def ended(self) -> list[SessionRecord]:
+        for record in self.training.ledger.take_changes().records:
+            if record.state in (SessionState.TRAINED, SessionState.DROPPED):
+                assert record.spec.session_id not in self._ended, "a session ends once"
+                self._ended[record.spec.session_id] = record
+        return list(self._ended.values())
 
     def start(self) -> SessionSpec | None:
         spec = self.training.next_session(0.0)
@@ -215,7 +223,8 @@ def test_a_poison_task_is_quarantined_and_listed(desk: Callable[..., _Desk]) -> 
     replacement = [spec for spec in made.running.values() if spec.task.task_id not in ("t0", "t1")]
     assert {spec.task.task_id for spec in replacement} == {"t2"}
     made.training.issuer.next_task = 0
-    assert made.training.issuer.next_group()[0].task.task_id == "t1"
+    _, group = made.training.issuer.next_group()
+    assert group[0].task.task_id == "t1"
 
 
 def test_a_missing_reward_is_missing_and_has_a_reason_of_its_own(desk: Callable[..., _Desk]) -> None:
@@ -231,7 +240,7 @@ def test_a_missing_reward_is_missing_and_has_a_reason_of_its_own(desk: Callable[
         made.grade(spec, None)
     assert made.ends() == {"ungraded": 5}
     assert (made.training.counters["graded"], made.training.counters["graded_without_reward"]) == (7, 4)
-    assert made.training.take_batch(0) is None
+    assert len(made.training.buffer) == 0
 
 
 def test_a_bad_trajectory_is_filtered(

@@ -31,6 +31,7 @@ from headrace.actors.messages import (
     BatchTrained,
     Completion,
     Generate,
+    LearnerResumed,
     Metrics,
     NextBatch,
     PublishWeights,
@@ -61,6 +62,7 @@ class World:
         self.trained: list[BatchTrained] = []
         self.rewards: list[float] = []
         self.finished: list[TrainingFinished] = []
+        self.resumed: list[LearnerResumed] = []
         self.metrics: dict[str, list[Metrics]] = defaultdict(list)
         self.random = torch.Generator().manual_seed(0)
         self.numbers = itertools.count()
@@ -117,6 +119,12 @@ class FakeDispatcher(Actor):
         self.world.trained.append(message)
         if message.step == self.world.stop_after_steps:
             self.done.set()
+        return Accepted()
+
+    @handles(LearnerResumed)
+    async def learner_resumed(self, message: LearnerResumed) -> Accepted:
+        assert not self.world.asked, "said before the first NextBatch"
+        self.world.resumed.append(message)
         return Accepted()
 
     @handles(TrainingFinished)
@@ -364,6 +372,8 @@ def test_a_restarted_learner_goes_on_above_its_last_version(play):
     first = play(max_steps=3, checkpoint_every_steps=1)
     second = play(max_steps=5, checkpoint_every_steps=1)
     assert second.asked == [3, 4]
+    assert first.resumed == []
+    assert second.resumed == [LearnerResumed(step=3, version=first.published[-1][0])]
     assert second.published[0] == (first.published[-1][0] + 1, 3)
     assert second.finished[0].step == 5
     # The restarted one began with what the first one had learned.
