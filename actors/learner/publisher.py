@@ -200,8 +200,7 @@ class Publisher:
 
     async def _until(self, done: Callable[[], bool], what: str) -> None:
         generators = self._context.group(GENERATOR)
-        ticket = self._context.activity.block(PARAMETER_SERVER, what=what)
-        try:
+        with self._context.activity.waiting(PARAMETER_SERVER, what):
             while not done():
                 await generators.wait_for(1, timeout_s=ENGINE_START_S)
                 try:
@@ -214,8 +213,6 @@ class Publisher:
                             f"{what} within {self._timeout_s:g} s, though {', '.join(generators.members())} live; is "
                             "the parameter server alive? (learner.publish_timeout_s sets the limit)"
                         ) from error
-        finally:
-            self._context.activity.unblock(ticket)
 
     def _notify(self) -> None:
         self._changed.set()

@@ -63,12 +63,17 @@ class StallWatch:
         while True:
             began_s = clock.time()
             await clock.sleep(self._every_s)
-            self._listened_s += min(clock.time() - began_s, 2 * self._every_s)
+            self._listen(clock.time() - began_s, at_most_s=2 * self._every_s)
             self._seen_roles.update(name.partition("/")[0] for name in self._context.everybody())
             self._note_end()
             quiet_s = self._progress.look(self._listened_s)
             if quiet_s is not None:
+                began_s = clock.time()
                 await self._tell(quiet_s)
+                self._listen(clock.time() - began_s, at_most_s=2 * ANSWER_TIMEOUT_S)
+
+    def _listen(self, seconds: float, *, at_most_s: float) -> None:
+        self._listened_s += min(seconds, at_most_s)
 
     async def _tell(self, quiet_s: float) -> None:
         replies = await self._ask_everybody()

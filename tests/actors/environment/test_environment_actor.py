@@ -226,6 +226,27 @@ def test_a_plug_in_that_raises_fails_its_session_only(house, make_spec):
     run_virtual(main())
 
 
+def test_the_code_of_an_author_is_named_where_it_runs(house, make_spec):
+    """messaging fault 26: what holds the event loop is told with this name."""
+    steps = []
+
+    class Patient(SingleTurn):
+        async def reset(self, task):
+            steps.append(h.environment.context.activity.step)
+            return await super().reset(task)
+
+    async def main():
+        async with h:
+            await h.run([make_spec("s0")])
+            await asyncio.sleep(5)
+            assert h.graded == ["s0"]
+
+    h = house(environment=Patient)
+    run_virtual(main())
+    assert [step.rpartition(".")[0].rpartition(".")[2] for step in steps] == ["Patient"]
+    assert steps[0].endswith("Patient.reset")
+
+
 def test_hanging_graders_lose_the_session_by_a_deadline(house, make_spec):
     """cases G109: the grading phase has a deadline too."""
 

@@ -10,7 +10,7 @@ import pytest
 from headrace.actors.learner.publisher import PublicationRefused, PublicationTimeout, Publisher
 from headrace.actors.learner.versions import VersionLog
 from headrace.actors.messages import PublishWeights
-from headrace.transport import PeerLost, run_virtual
+from headrace.transport import Activity, PeerLost, run_virtual
 from headrace.transport.weights import Manifest
 
 
@@ -33,14 +33,6 @@ class Sender:
         self.staged.clear()
 
 
-class Activity:
-    def block(self, role: str) -> int:
-        return 0
-
-    def unblock(self, ticket: int) -> None:
-        return
-
-
 class Generators:
     """The group of that role."""
 
@@ -61,7 +53,7 @@ class PeerContext:
     """The part of a Context that the publisher uses; `up` says whether the server answers."""
 
     def __init__(self) -> None:
-        self.activity = Activity()
+        self.activity = Activity(lambda: 0.0)
         self.generators = Generators()
         self.up = True
         self.heard: list[int] = []
