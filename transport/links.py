@@ -252,6 +252,8 @@ class Links:
         _, call_id, name, credited, nbytes, payload = values
         if call_id in link.serving or len(link.serving) >= MAX_WAITING_CALLS:
             raise CorruptFrame(f"call {call_id} of {link.peer} is open already")
+        if not 0 <= nbytes <= self._limit:
+            raise CorruptFrame(f"no message has {nbytes} bytes")
         port = link.serving[call_id] = RemotePort(link, call_id, self._limit)
         cell = self._cells.get(name)
         try:
@@ -273,6 +275,8 @@ class Links:
 
     def _on_tell(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
         _, name, credited, nbytes, payload = values
+        if not 0 <= nbytes <= self._limit:
+            raise CorruptFrame(f"no message has {nbytes} bytes")
         cell = self._cells.get(name)
         try:
             if cell is None:
