@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import traceback
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
@@ -20,7 +19,7 @@ from headrace.transport.clock import Clock
 from headrace.transport.errors import NotHandled, PeerLost, Refused, RemoteError, TransportError, cut, describe
 from headrace.transport.mailbox import Mailbox
 from headrace.transport.ports import ReplyPort
-from headrace.transport.system import QUERIES, ActivitySnapshot, DirectoryChange
+from headrace.transport.system import QUERIES, DirectoryChange
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +131,11 @@ class ActorCell:
         mailbox = self.mailbox
         return (mailbox.has_room and not self._room_waiters) or mailbox.bound.overflow != "block"
 
+    @property
+    def admits(self) -> bool:
+        """Whether one that has waited may deliver now (what is delivered to a closed cell is turned away)."""
+        return self._closed is not None or self.mailbox.has_room
+
     async def room(self) -> None:
         """Wait, first come first served, until the mailbox has room."""
         while self._closed is None and not self.mailbox.has_room:
@@ -146,19 +150,6 @@ class ActorCell:
             finally:
                 if waiter in self._room_waiters:
                     self._room_waiters.remove(waiter)
-
-    def snapshot(self) -> ActivitySnapshot:
-        totals = self.activity.totals()
-        counters = self.mailbox.counters
-        mailbox = {
-            "received": counters.received, "handled": counters.handled, "dropped": counters.dropped,
-            "refused": counters.refused, "cancelled": counters.cancelled, "peak": counters.peak,
-            "waiting": self.mailbox.num_waiting, "running": len(self.mailbox) - self.mailbox.num_waiting,
-        }  # fmt: skip
-        return ActivitySnapshot(
-            self.name, totals.wall_s, totals.busy_s, totals.idle_s, totals.blocked_s, totals.working_s, mailbox,
-            self.activity.waiting_on() or "", os.getpid(),
-        )  # fmt: skip
 
     def handling(self) -> list[tuple[Delivery, asyncio.Task[Any]]]:
         """The messages that handlers work on, the oldest first, each with its task."""

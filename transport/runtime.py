@@ -45,7 +45,7 @@ from headrace.transport.system import (
     WaitQuery,
 )
 from headrace.transport.virtual import VirtualTimeLoop
-from headrace.transport.waits import wait_report
+from headrace.transport.waits import activity_snapshot, wait_report
 from headrace.transport.watchdog import DEFAULT_WARN_S, Watchdog, check_warn_s
 
 logger = logging.getLogger(__name__)
@@ -213,7 +213,7 @@ class Runtime:
             self.clock,
             self._fail,
             answers={
-                ActivityQuery: ActorCell.snapshot,
+                ActivityQuery: activity_snapshot,
                 WaitQuery: lambda cell: wait_report(cell, self.clock.time(), self._outbound.takes),
             },
             activity=Activity(

@@ -1,5 +1,5 @@
-"""For what one actor waits and where its tasks stand: the answer to `WaitQuery`. Bounded, however much goes on in the
-actor. Called by its runtime, which may be asked at any time.
+"""What an actor's runtime says of it, asked at any time: where its time went, for what it waits, where its tasks
+stand. Bounded, however much goes on in the actor.
 """
 
 from __future__ import annotations
@@ -12,14 +12,29 @@ from typing import Any
 from headrace.transport.activity import Activity
 from headrace.transport.cell import ActorCell
 from headrace.transport.stacks import sleeps, task_stack
-from headrace.transport.system import PeerWait, TaskReport, WaitReport
+from headrace.transport.system import ActivitySnapshot, PeerWait, TaskReport, WaitReport
 
 MAX_WAITS = 32
 MAX_TASKS = 12
 
 
+def activity_snapshot(cell: ActorCell) -> ActivitySnapshot:
+    """The answer to `ActivityQuery`."""
+    totals = cell.activity.totals()
+    counters = cell.mailbox.counters
+    mailbox = {
+        "received": counters.received, "handled": counters.handled, "dropped": counters.dropped,
+        "refused": counters.refused, "cancelled": counters.cancelled, "peak": counters.peak,
+        "waiting": cell.mailbox.num_waiting, "running": len(cell.mailbox) - cell.mailbox.num_waiting,
+    }  # fmt: skip
+    return ActivitySnapshot(
+        cell.name, totals.wall_s, totals.busy_s, totals.idle_s, totals.blocked_s, totals.working_s, mailbox,
+        cell.activity.waiting_on() or "", os.getpid(),
+    )  # fmt: skip
+
+
 def wait_report(cell: ActorCell, now_s: float, takes: Callable[[str], bool]) -> WaitReport:
-    """`takes(name)`: whether that actor has room for a message of this process."""
+    """The answer to `WaitQuery`. `takes(name)`: whether that actor has room for a message of this process."""
     waiting = cell.mailbox.oldest
     working: dict[str, float] = {}
     for label, since_s in cell.activity.work():

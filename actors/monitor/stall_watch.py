@@ -18,7 +18,7 @@ from typing import Any
 from headrace.actors.messages import Metrics
 from headrace.actors.monitor.diagnosis import Diagnosis, diagnose
 from headrace.actors.monitor.progress import Progress
-from headrace.transport import ActivitySnapshot, Context, TransportError, WaitQuery, WaitReport
+from headrace.transport import ActivitySnapshot, Context, PeerLost, TransportError, UnknownActor, WaitQuery, WaitReport
 
 logger = logging.getLogger(__name__)
 
@@ -100,15 +100,18 @@ class StallWatch:
         )
 
     async def _ask_everybody(self) -> dict[str, WaitReport | str]:
-        async def one(name: str) -> WaitReport | str:
+        async def one(name: str) -> WaitReport | str | None:
             try:
                 report: WaitReport = await self._context.ask(name, WaitQuery(), timeout_s=ANSWER_TIMEOUT_S)
+            except (PeerLost, UnknownActor):
+                return None  # it has gone meanwhile
             except TransportError as error:
                 return f"{type(error).__name__}: {error}"
             return report
 
         names = self._context.everybody()
-        return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
+        replies = zip(names, await asyncio.gather(*map(one, names)), strict=True)
+        return {name: reply for name, reply in replies if reply is not None}
 
     def _log(self, found: Diagnosis, quiet_s: float) -> None:
         states = ", ".join(f"{count:.0f} {state}" for state, count in self._sessions.items())
