@@ -254,13 +254,11 @@ class Supervisor(Actor):
             self._console.say(f"killing {', '.join(sorted(self._lives))}: {why}")
 
     async def _until(self, fact: Callable[[], bool], deadline_s: float) -> None:
-        while not fact() and not self._hurry:
-            left_s = deadline_s - self.context.clock.time()
-            if left_s <= 0:
-                return
-            self._changed.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s - self.context.clock.time()):
+                while not fact() and not self._hurry:
+                    self._changed.clear()
+                    await self._changed.wait()
 
 
 def launcher_failure(what: str, error: BaseException) -> Outcome:
