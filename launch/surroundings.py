@@ -16,7 +16,7 @@ from headrace.launch.problems import Problem, shorten
 from headrace.launch.topology import ProcessPlan
 
 WRITTEN_FOLDERS = ("grader.trajectories_dir", "learner.checkpoints_dir", "monitor.run_dir", "model.cache_dir")
-WRITTEN_FILES = ("dispatcher.ledger_path",)
+WRITTEN_FILES = ("dispatcher.ledger_path", "learner.trained_path")
 LOCAL_LAUNCHER = "headrace.launch.local.LocalLauncher"
 
 

@@ -27,8 +27,9 @@ class TestSmokeRun:
     def test_the_folder_is_complete(self, run_folder: Path) -> None:
         names = {path.name for path in run_folder.iterdir()}
         assert names >= {
-            "activity.json", "checkpoints", "config.yaml", "ledger.jsonl", "logs", "metrics.jsonl", "model",
-            "outcome.json", "provenance.json", "report.html", "report.json", "tensorboard", "trajectories",
+            "activity.json", "checkpoints", "config.yaml", "ledger.sqlite", "logs", "metrics.jsonl", "model",
+            "outcome.json", "provenance.json", "report.html", "report.json", "tensorboard", "trained.jsonl",
+            "trajectories",
         }  # fmt: skip
         assert json.loads((run_folder / "outcome.json").read_text())["ending"] == "finished"
         provenance = json.loads((run_folder / "provenance.json").read_text())
@@ -37,7 +38,7 @@ class TestSmokeRun:
 
     def test_every_session_ends_once_in_the_ledger(self, run_folder: Path) -> None:
         ledger = json.loads((run_folder / "report.json").read_text())["ledger"]
-        assert ledger["trained"] == 20 * 16
+        assert ledger["trained"] == ledger["learner_trained"] == 20 * 16
         assert ledger["balanced"] is True
 
     def test_it_trains(self, run_folder: Path) -> None:

@@ -14,7 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from headrace.launch.report.ledger_file import read_ledger
 from headrace.launch.run_folder import parse_config
+
+LEDGER = "ledger.sqlite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +58,44 @@ class RunFiles:
         self.stream("")
         return max((records[-1].time_s for records in (self._streams or {}).values()), default=0.0)
 
-    @cached_property
+    @property
     def ledger(self) -> list[dict[str, Any]]:
-        """ledger.jsonl: a line for each training session that ended."""
-        lines = list(self._lines(self.folder / "ledger.jsonl"))
-        sound = [line for line in lines if _is_ledger_line(line)]
-        self.num_unreadable_lines += len(lines) - len(sound)
-        return sound
+        """ledger.sqlite: each training session that was issued, with its state."""
+        return self._ledger[0]
+
+    @property
+    def num_issued(self) -> int:
+        """How many sessions the dispatcher says it issued."""
+        return self._ledger[1]
+
+    @cached_property
+    def _ledger(self) -> tuple[list[dict[str, Any]], int]:
+        path = self.folder / LEDGER
+        if not path.exists():
+            return [], 0
+        try:
+            sessions, issued = read_ledger(path)
+        except (ValueError, RecursionError) as error:
+            self.damaged[LEDGER] = " ".join(str(error).split())
+            return [], 0
+        sound = [session for session in sessions if _is_session(session)]
+        self.num_unreadable_lines += len(sessions) - len(sound)
+        return sound, issued
+
+    @cached_property
+    def trained(self) -> list[tuple[int, str]] | None:
+        """trained.jsonl: (step, session id) by the learner's own record; None where it kept none."""
+        path = self.folder / "trained.jsonl"
+        if not path.is_file():
+            return None
+        found: list[tuple[int, str]] = []
+        for line in self._lines(path):
+            step, session_ids = line.get("step"), line.get("session_ids")
+            if isinstance(step, int) and isinstance(session_ids, list):
+                found += [(step, str(session_id)) for session_id in session_ids]
+            else:
+                self.num_unreadable_lines += 1
+        return found
 
     @cached_property
     def stalls(self) -> list[dict[str, Any]]:
@@ -135,7 +169,7 @@ def _metrics_record(line: dict[str, Any]) -> MetricsRecord | None:
     return record if all(map(math.isfinite, (record.time_s, record.step, *values.values()))) else None
 
 
-def _is_ledger_line(line: dict[str, Any]) -> bool:
+def _is_session(line: dict[str, Any]) -> bool:
     lags = line.get("token_lags")
     numbers = [line.get("lag"), line.get("tokens"), *(lags.values() if isinstance(lags, dict) else [])]
     return (

@@ -103,27 +103,44 @@ def utilisation(run: RunFiles) -> dict[str, dict[str, Any]]:
 
 
 def ledger(run: RunFiles) -> dict[str, Any]:
-    """Counts by state and reason, wasted tokens by reason, and whether they balance. Out of the journal where it is
-    complete, else out of the dispatcher's last figures."""
-    last: dict[str, float] = run.stream("dispatcher")[-1].values if run.stream("dispatcher") else {}
-    if len(run.ledger) >= last.get("issued", 0.0):
-        dropped = Counter(str(line.get("reason")) for line in run.ledger if line.get("state") == "dropped")
-        states = dict.fromkeys(STATES, 0) | {"trained": sum(line.get("state") == "trained" for line in run.ledger)}
-        issued, drops = len(run.ledger), {reason: dropped[reason] for reason in REASONS}
-    else:
-        states = {state: int(last.get(state, 0)) for state in STATES}
-        issued, drops = int(last["issued"]), {reason: int(last.get(f"dropped_{reason}", 0)) for reason in REASONS}
+    """Counts by state and reason, wasted tokens by reason, and whether they balance: every session that the dispatcher
+    issued has a state, and what it calls trained is what the learner's own record says."""
+    states, dropped = Counter[str](), Counter[str]()
     wasted: Counter[str] = Counter()
-    for line in run.ledger:
-        if line.get("state") == "dropped":
-            wasted[str(line.get("reason"))] += int(line.get("tokens") or 0)
+    for session in run.ledger:
+        if session["state"] == "dropped":
+            reason = str(session.get("reason"))
+            dropped[reason] += 1
+            wasted[reason] += int(session.get("tokens") or 0)
+        else:
+            states[session["state"]] += 1
+    counted = {state: states[state] for state in STATES}
+    drops = {reason: dropped[reason] for reason in REASONS}
     return {
-        "issued": issued,
-        **states,
+        "issued": run.num_issued,
+        **counted,
         "dropped": drops,
         "wasted_tokens": {reason: wasted[reason] for reason in REASONS},
-        "balanced": issued == sum(states.values()) + sum(drops.values()),
+        "learner_trained": None if run.trained is None else len(run.trained),
+        "balanced": run.num_issued == sum(counted.values()) + sum(drops.values()) and learner_agrees(run),
     }
+
+
+def learner_agrees(run: RunFiles) -> bool:
+    """Whether the learner's record, where there is one, has each session that the ledger calls trained once, with the
+    same step, and none that the ledger never handed to it. A batch that it trained just before a run was cut short may
+    not be booked yet."""
+    if run.trained is None:
+        return True
+    booked = {(session.get("step"), session["session_id"]) for session in run.ledger if session["state"] == "trained"}
+    cut_short = {
+        session["session_id"]
+        for session in run.ledger
+        if session["state"] == "training" or session.get("reason") == "cancelled"
+    }
+    recorded = set(run.trained)
+    once = len({session_id for _, session_id in run.trained}) == len(run.trained)
+    return once and booked <= recorded and all(session_id in cut_short for _, session_id in recorded - booked)
 
 
 def training_seconds(run: RunFiles) -> float | None:

@@ -19,7 +19,13 @@ def nested(key: str, value: object) -> dict[str, Any]:
     return value
 
 
-WRITTEN = ["grader.trajectories_dir", "learner.checkpoints_dir", "monitor.run_dir", "dispatcher.ledger_path"]
+WRITTEN = [
+    "grader.trajectories_dir",
+    "learner.checkpoints_dir",
+    "learner.trained_path",
+    "monitor.run_dir",
+    "dispatcher.ledger_path",
+]
 
 
 @pytest.mark.parametrize("key", WRITTEN)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from headrace.actors.dispatcher.journal import Journal
 
 
 def _jsonl(path: Path, lines: list[dict[str, Any]]) -> None:
@@ -100,50 +105,48 @@ def _metrics() -> list[dict[str, Any]]:
     return lines
 
 
-def _ledger() -> list[dict[str, Any]]:
-    lines = [
-        {
-            "session_id": f"g{i:07d}-00",
-            "group_id": f"g{i:07d}",
-            "task_id": f"t{i}",
-            "state": "trained",
-            "reason": None,
-            "attempt": 0,
-            "step": 1 + i // 16,
-            "lag": i % 4,
-            "token_lags": {str(i % 4): 6, "0": 4} if i % 4 else {"0": 10},
-            "reward": float(i % 2),
-            "versions": [1, 2],
-            "tokens": 10,
-        }
+Session = tuple[str, str, str | None, int | None, int | None, str | None, float | None, int | None]
+"""(session_id, state, reason, step, lag, token_lags, reward, tokens)"""
+
+
+def _ledger() -> list[Session]:
+    trained: list[Session] = [
+        (
+            f"g{i:07d}-00", "trained", None, 1 + i // 16, i % 4,
+            json.dumps({str(i % 4): 6, "0": 4} if i % 4 else {"0": 10}), float(i % 2), 10,
+        )
         for i in range(1600)
-    ]
-    base = {
-        "task_id": "t",
-        "attempt": 0,
-        "step": None,
-        "lag": None,
-        "token_lags": None,
-        "reward": None,
-        "versions": None,
-    }
-    lines += [
-        base
-        | {
-            "session_id": f"z{i}",
-            "group_id": "z",
-            "state": "dropped",
-            "reason": "zero_variance",
-            "tokens": 5,
-            "reward": 1.0,
-        }
-        for i in range(400)
-    ]
-    lines += [
-        base | {"session_id": f"c{i}", "group_id": "c", "state": "dropped", "reason": "cancelled", "tokens": None}
-        for i in range(60)
-    ]
-    return lines
+    ]  # fmt: skip
+    same: list[Session] = [(f"z{i}", "dropped", "zero_variance", None, None, None, 1.0, 5) for i in range(400)]
+    rest: list[Session] = [(f"c{i}", "dropped", "cancelled", None, None, None, None, None) for i in range(60)]
+    return trained + same + rest
+
+
+def write_ledger(path: Path, sessions: list[Session]) -> None:
+    """Adds sessions, and counts them as issued, to what the dispatcher's own journal makes at `path`."""
+    Journal(str(path)).close()
+    with closing(sqlite3.connect(path)) as database, database:
+        names = "session_id, state, reason, step, lag, token_lags, reward, tokens"
+        others = "group_id, member, task_index, task_id, attempt, version_at_start"
+        database.executemany(
+            f"insert into sessions ({names}, {others}) values (?, ?, ?, ?, ?, ?, ?, ?, 'g', 0, 0, 't', 0, 1)", sessions
+        )
+        database.execute("insert or replace into facts select 'issued', count(*) from sessions")
+
+
+def _trained(sessions: list[Session]) -> list[dict[str, Any]]:
+    """The learner's own record of the same."""
+    steps: dict[int, list[str]] = {}
+    for session_id, state, _, step, *_ in sessions:
+        if state == "trained" and step is not None:
+            steps.setdefault(step, []).append(session_id)
+    return [{"step": step, "session_ids": ids} for step, ids in steps.items()]
+
+
+@pytest.fixture
+def add_sessions(run_folder: Path) -> Callable[[list[Session]], None]:
+    """More sessions in the ledger of `run_folder`."""
+    return lambda sessions: write_ledger(run_folder / "ledger.sqlite", sessions)
 
 
 def _trajectories() -> list[dict[str, Any]]:
@@ -169,7 +172,8 @@ def run_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "120000-quickstart"
     folder.mkdir()
     _jsonl(folder / "metrics.jsonl", _metrics())
-    _jsonl(folder / "ledger.jsonl", _ledger())
+    write_ledger(folder / "ledger.sqlite", _ledger())
+    _jsonl(folder / "trained.jsonl", _trained(_ledger()))
     _jsonl(folder / "trajectories" / "grader-0.jsonl", _trajectories())
     (folder / "config.yaml").write_text(yaml.safe_dump({"mode": "async", "seed": 3}))
     shares = {

@@ -4,13 +4,19 @@ incomplete."""
 from __future__ import annotations
 
 import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.launch.report import build_report, format_report, write_report
 from headrace.launch.report.run_files import RunFiles
 from headrace.launch.report.summaries import histogram_summary
+
+AddSessions = Callable[[list[Any]], None]
 
 REQUIRED = {
     "eval_reward",
@@ -87,21 +93,60 @@ def test_the_ledger_balances(run_folder: Path) -> None:
     assert ledger["balanced"]
 
 
-def test_a_run_killed_in_mid_line_has_a_report(run_folder: Path) -> None:
+def test_a_run_killed_in_mid_line_has_a_report(run_folder: Path, add_sessions: AddSessions) -> None:
     for name in ("activity.json", "provenance.json", "outcome.json"):
         (run_folder / name).unlink()
-    ledger = (run_folder / "ledger.jsonl").read_text().splitlines()
-    (run_folder / "ledger.jsonl").write_text("\n".join(ledger[:100]) + "\n" + ledger[100][:20])
+    add_sessions([(f"r{i}", "running", None, None, None, None, None, None) for i in range(60)])
     with open(run_folder / "metrics.jsonl", "a") as metrics:
         metrics.write('{"time_s": 99, "stream": "tra')
     report = write_report(run_folder)
     assert report["status"] == "unfinished"
-    assert report["unreadable_lines"] == 2
+    assert report["unreadable_lines"] == 1
     assert report["utilisation"] == {}
-    assert report["ledger"]["issued"] == 1760
+    assert report["ledger"]["issued"] == 2120
     assert report["ledger"]["running"] == 60
+    assert report["ledger"]["balanced"]
+
+
+def test_a_session_without_a_state_is_missed(run_folder: Path) -> None:
+    with closing(sqlite3.connect(run_folder / "ledger.sqlite")) as database, database:
+        database.execute("delete from sessions where session_id = 'c7'")
+    report = build_report(run_folder)
     assert not report["ledger"]["balanced"]
     assert "NOT BALANCED" in format_report(report)
+
+
+@pytest.mark.parametrize(
+    ("line", "agrees"),
+    [
+        ({"step": 101, "session_ids": ["t0", "t1"]}, True),  # trained, and not yet booked when the run was killed
+        ({"step": 101, "session_ids": ["g0000000-00"]}, False),  # twice
+        ({"step": 101, "session_ids": ["z0"]}, False),  # of a group that the ledger calls dropped
+        ({"step": 101, "session_ids": ["nobody"]}, False),
+    ],
+)
+def test_the_ledger_is_compared_with_the_learners_own_record(
+    run_folder: Path, add_sessions: AddSessions, line: dict[str, object], agrees: bool
+) -> None:
+    add_sessions([(f"t{i}", "training", None, None, None, None, 1.0, 10) for i in range(2)])
+    assert build_report(run_folder)["ledger"]["balanced"]
+    with open(run_folder / "trained.jsonl", "a") as record:
+        record.write(json.dumps(line) + "\n")
+    ledger = build_report(run_folder)["ledger"]
+    assert ledger["balanced"] == agrees
+    assert ledger["learner_trained"] == 1600 + len(line["session_ids"])  # type: ignore[arg-type]
+
+
+def test_a_session_that_the_learner_never_trained_is_noticed(run_folder: Path) -> None:
+    lines = (run_folder / "trained.jsonl").read_text().splitlines()
+    (run_folder / "trained.jsonl").write_text("\n".join(lines[:-1]) + "\n")
+    assert not build_report(run_folder)["ledger"]["balanced"]
+
+
+@pytest.mark.parametrize("content", [b"no database, but long enough" * 100, b"SQLite format 3\0" * 9])
+def test_a_damaged_ledger_is_named(run_folder: Path, content: bytes) -> None:
+    (run_folder / "ledger.sqlite").write_bytes(content)
+    assert build_report(run_folder)["damaged_files"].keys() == {"ledger.sqlite"}
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "outcome.json", "activity.json", "provenance.json"])
@@ -145,7 +190,7 @@ def test_a_folder_in_the_place_of_a_file_is_named(run_folder: Path) -> None:
 @pytest.mark.parametrize("value", [None, "x", [], {}, -1, 1e400, True])
 def test_lines_of_any_content_are_counted_or_left_out(run_folder: Path, value: object) -> None:
     """Every value of a line of each file replaced in turn."""
-    for file in ("metrics.jsonl", "ledger.jsonl", "trajectories/grader-0.jsonl"):
+    for file in ("metrics.jsonl", "trained.jsonl", "trajectories/grader-0.jsonl"):
         path = run_folder / file
         line = json.loads(path.read_text().splitlines()[-1])
         with path.open("a") as lines:
@@ -154,7 +199,7 @@ def test_lines_of_any_content_are_counted_or_left_out(run_folder: Path, value: o
     json.dumps(write_report(run_folder), allow_nan=False)
 
 
-def test_missing_rewards_are_reported(run_folder: Path) -> None:
+def test_missing_rewards_are_reported(run_folder: Path, add_sessions: AddSessions) -> None:
     """Means leave sessions without a reward out; the report says how many there are."""
     values = {"step": 100, "prompts": 4, "sessions": 12, "missing": 8, "reward": 1.0, "reward_n": 4}
     none = {"step": 120, "prompts": 4, "sessions": 12, "missing": 12}
@@ -162,9 +207,7 @@ def test_missing_rewards_are_reported(run_folder: Path) -> None:
         for version, given in ((60, values), (61, none)):
             line = {"time_s": 70.0, "stream": "eval", "step_name": "version", "step": version, "values": given}
             metrics.write(json.dumps(line) + "\n")
-    dropped = {"session_id": "u", "state": "dropped", "reason": "ungraded", "reward": None, "tokens": 5}
-    with open(run_folder / "ledger.jsonl", "a") as ledger:
-        ledger.write((json.dumps(dropped) + "\n") * 500)
+    add_sessions([(f"u{i}", "dropped", "ungraded", None, None, None, None, 5) for i in range(500)])
     report = write_report(run_folder)
     assert report["eval_missing"] == [[1, 0, 576], [26, 0, 576], [51, 0, 576], [60, 8, 12], [61, 12, 12]]
     assert report["train_missing"] == {"missing": 500, "graded": 2500}
