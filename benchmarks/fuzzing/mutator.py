@@ -58,8 +58,9 @@ class Mutator:
         self._last = packed
         return [packed, *frames]
 
-    def _copy(self, value: Any) -> Any:
-        return [self._copy(one) for one in value] if isinstance(value, list) else value
+    def _copy(self, value: Any, depth: int = 0) -> Any:
+        """What lies deeper than any sample is shared: nobody changes it any more."""
+        return [self._copy(one, depth + 1) for one in value] if isinstance(value, list) and depth < 100 else value
 
     def _pack(self, batch: list[Any]) -> bytes:
         try:
