@@ -57,11 +57,12 @@ class PeerLost(TransportError):
 
 
 class HandshakeFailed(PeerLost):
-    """There is a process at the peer's address, but it is none of this run, or this process is none of its run."""
+    """There is a process at the peer's address, but it is none of this run, or this process is none of its run; or the
+    system gives this process no socket for it."""
 
     @classmethod
     def of(cls, name: str, incarnation: str, reason: str) -> HandshakeFailed:
-        text = f"{name} (incarnation {incarnation}) cannot be reached, the handshake with its process failed: {reason}"
+        text = f"{name} (incarnation {incarnation}) cannot be reached, no connection to its process: {reason}"
         return cls(text, name, incarnation, reason)
 
 

@@ -117,14 +117,20 @@ class Links:
             address = link.address
             link.flush()  # it may hear that it counts as dead
             link.close()
-            if address is not None and self._port is not None:
+            if address is not None and self._port is not None and not self._is_used(address):
                 self._port.forget(address)
+
+    def _is_used(self, address: Address) -> bool:
+        """Whether another process has bound where a dead one was."""
+        return any(
+            link.address is not None and link.address.control == address.control for link in self._links.values()
+        )
 
     def unreachable(self, lane: Lane, endpoint: str, reason: str) -> None:
         """The process at that endpoint will not have this one: what waits for it ends."""
         for link in self._links.values():
             if link.address is not None and link.address.endpoint(lane) == endpoint:
-                self._log.warning("unreachable", "the handshake with %s failed: %s", endpoint, reason)
+                self._log.warning("unreachable", "%s cannot be reached: %s", endpoint, reason)
                 link.lane_failed(lane)
                 self._calls.lose(link.peer, f"{endpoint}: {reason}", error=HandshakeFailed)
 

@@ -8,6 +8,7 @@ bounds are the credits' affair. Receiving sockets never send, so no edge of thei
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401 - else asyncio imports it at the end, perhaps without a descriptor left
 import contextlib
 import functools
 import logging
@@ -149,6 +150,7 @@ class ZmqPort:
                 pass  # a connection that its peer rejected takes nothing more; the news of that is on its way
             except zmq.ZMQError as error:  # no more descriptors, for example
                 self._log.warning("unsent", "what was meant for %s was not sent: %s", to, error)
+                self._lanes[lane].give_up(to.endpoint(lane), str(error))
 
     def forget(self, to: Address) -> None:
         for lane, sockets in self._lanes.items():
@@ -237,6 +239,10 @@ class _LaneSockets:
             self._watches[endpoint] = ConnectorWatch(push, self._counters, rejected)
         push.connect(endpoint)
         return push
+
+    def give_up(self, endpoint: str, reason: str) -> None:
+        """Nothing can be sent there: whoever waits learns it, once the caller is through."""
+        self._loop.call_soon(self._on_rejected, endpoint, reason)
 
     def _on_rejected(self, endpoint: str, reason: str) -> None:
         """Nothing that was queued for that peer has left; the next message to it tries anew."""
