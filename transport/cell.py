@@ -177,6 +177,7 @@ class ActorCell:
         label = f"{self.name}:{name}"
         task = self._loop.create_task(self.timed(coroutine, label), name=label)
         self._keep(task)
+        task.add_done_callback(lambda _: coroutine.close())  # one that was cancelled before its first step
         return task
 
     async def timed(self, coroutine: Coroutine[Any, Any, Any], label: str) -> Any:

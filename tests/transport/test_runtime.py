@@ -91,6 +91,23 @@ def test_asking_oneself_ends_by_the_deadline(samples: SimpleNamespace) -> None:
     run_virtual(main())
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_task_that_is_cancelled_before_its_first_step_is_no_warning() -> None:
+    async def never() -> None:
+        raise AssertionError("it must not begin")
+
+    async def main() -> None:
+        runtime = await started()
+        task = runtime.context.spawn(never(), "never")
+        task.cancel()
+        await asyncio.wait({task})
+        del task
+        gc.collect()
+        await runtime.stop()
+
+    run_virtual(main())
+
+
 @pytest.mark.parametrize("where", ["on_start", "task"])
 def test_an_exception_outside_of_a_handler_fails_the_process(where: str) -> None:
     """cases G107: NousResearch/hermes-agent#12001; gc during awaits changes nothing."""
