@@ -12,12 +12,16 @@ from headrace.launch.console import Console
 from headrace.launch.inprocess import InProcessLauncher
 from headrace.launch.job import Job, Launcher, Outcome
 from headrace.launch.local import LocalLauncher
+from headrace.launch.network_settings import NetworkSettings
 from headrace.launch.run_folder import write_config
 from headrace.launch.shared_memory import run_id
 from headrace.launch.topology import plan_topology, roles_of
 
 LAUNCHERS = {
     "local": lambda: LocalLauncher(restart=["grader"], start_timeout_s=60, drain_timeout_s=4),
+    "local over tcp": lambda: LocalLauncher(
+        restart=["grader"], start_timeout_s=60, drain_timeout_s=4, network=NetworkSettings(bind="tcp://127.0.0.1")
+    ),
     "inprocess": lambda: InProcessLauncher(encode_local=True, max_wall_s=60),
 }
 
