@@ -117,7 +117,8 @@ class OneLoop:
 
     def _look_for_failures(self, starting: asyncio.Future[None]) -> None:
         ended = [runtime.failed for runtime in self._runtimes.values() if runtime.failed.done()]
-        errors = [future.exception() for future in (*ended, starting) if future.done()]
+        futures: list[asyncio.Future[Any]] = [*ended, starting]
+        errors = [future.exception() for future in futures if future.done()]
         for error in errors:
             if isinstance(error, TransportError):
                 self.interrupt(Outcome("failed", str(error)))

@@ -190,12 +190,15 @@ class Link:
         self._received.pop(name, None)
 
     def new_epoch(self) -> None:
-        """Messages of ours were lost: every window is full again, older grants mean nothing."""
+        """Messages of ours were lost: every window is full again, older grants mean nothing. Our own grants may have
+        been among them: they are totals, and are said again."""
         self.epoch += 1
         self._prefix = header(self.own.incarnation, self.peer, self.epoch)
         for credit in self._credits.values():
             credit.reset()
             credit.wake()
+        for name, received in self._received.items():
+            self.post(Kind.GRANT, name, self.peer_epoch, received.consumed, received.consumed_bytes)
 
     def lane_failed(self, lane: Lane) -> None:
         """Nothing that was sent on this lane has left, and the peer has never heard this process on it."""

@@ -20,7 +20,7 @@ from headrace.transport.links import Links
 from headrace.transport.message import type_of
 from headrace.transport.names import Names
 from headrace.transport.ports import LocalPort
-from headrace.transport.system import QUERIES, ActorRecord
+from headrace.transport.system import QUERIES, ActivityQuery, ActorRecord
 
 Copy = Callable[[Any], Any]
 
@@ -67,7 +67,7 @@ class Outbound:
                     self._links.ask(record, call, message, None)
                 else:
                     credit = self._links.credit(record)
-                    if not credit.available:
+                    while not credit.available and not future.done():  # again: another may have been faster
                         await self._or_end(future, credit.wait())
                     if not future.done():
                         self._links.ask(record, call, message, credit)
@@ -138,7 +138,7 @@ class Outbound:
     async def _ask_here(self, call: Call, message: object) -> None:
         cell = self._cells.get(call.name)
         if cell is not None and not cell.has_room and type(message) not in QUERIES:
-            await self._or_end(call.future, cell.room())
+            await self._until_admitted(cell, call)
             if call.future.done():
                 return
         self._deliver_here(call, message)
@@ -186,24 +186,45 @@ class Outbound:
         record = await self._find(name, timeout_s)
         call = self._calls.open(name, record.incarnation, when_s, timeout_s)
         try:
-            while not self._has_room(record) and not call.future.done():
-                if record.incarnation == self._incarnation:
-                    await self._or_end(call.future, self._cells[name].room())
-                else:
-                    await self._or_end(call.future, self._links.credit(record).wait())
+            if record.incarnation == self._incarnation:
+                cell = self._cells.get(name)
+                if cell is not None and not cell.has_room:
+                    await self._until_admitted(cell, call)
+            else:
+                credit = self._links.credit(record)
+                while not credit.available and not call.future.done():
+                    await self._or_end(call.future, credit.wait())
             if call.future.done():
                 await self._explain(call, timeout_s)
             return record
         finally:
             self._calls.close(call)
 
+    async def _until_admitted(self, cell: ActorCell, call: Call) -> None:
+        """Wait for a place in a mailbox of this process, first come first served, or for the call's end."""
+        while True:
+            await self._or_end(call.future, cell.room())
+            if cell.admits or call.future.done():
+                return
+
     async def _explain(self, call: Call, timeout_s: float) -> None:
         try:
             await call.future
         except DeadlineExceeded:
+            if call.incarnation != self._incarnation:
+                self._look_for_a_gap(call)
             raise DeadlineExceeded(
                 f"{call.name} granted no credit within {timeout_s:g} s: its mailbox is full and it is not keeping up"
             ) from None
+
+    def _look_for_a_gap(self, call: Call) -> None:
+        """Its grants may have been lost with a connection, which only a later message from there shows: have it send
+        one. Nobody waits for the answer."""
+        record = self._names.state.find(call.name)
+        if record is not None and record.incarnation == call.incarnation:
+            probe = self._calls.open(call.name, call.incarnation, self._clock.time() + 1.0, 1.0)
+            self._links.ask(record, probe, ActivityQuery(), None)
+            self._calls.close(probe)
 
     async def _or_end(self, future: asyncio.Future[Any], wait: Any) -> None:
         """Await `wait`, or stop where `future` ends first (deadline, peer lost)."""
