@@ -304,6 +304,7 @@ class Dispatcher(Actor):
     async def _evaluate_and_end(self) -> None:
         """Evaluates whenever it is due; after the final one the run is over."""
         await self.evaluator.run_until_finished()
+        await self.commits.durable()
         try:
             await self.context.tell("monitor", self.housekeeping.metrics())
         except TransportError as error:

@@ -13,25 +13,29 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from headrace.actors.learner.dispatcher_link import DispatcherLink
 from headrace.actors.messages import (
     Accepted,
     Batch,
     BatchTrained,
     CancelSessions,
     GradeSession,
+    LearnerResumed,
     Metrics,
     NextBatch,
     RunFinished,
     RunSessions,
     SessionFailed,
     SessionGraded,
+    SessionsHeld,
     SessionsMoved,
     SyncEvaluators,
     TrainingFinished,
     VersionServed,
+    WhichSessions,
 )
 from headrace.actors.session import SessionSpec, Trajectory, Turn
-from headrace.transport import Actor, Context, TransportError, handles
+from headrace.transport import Actor, Context, PeerUp, TransportError, handles
 
 
 @dataclass
@@ -52,6 +56,10 @@ class World:
     metrics: list[Metrics] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     finished: asyncio.Event = field(default_factory=asyncio.Event)
+    num_finished: int = 0
+    checkpoint: int = 0
+    parted: dict[int, int] = field(default_factory=dict)
+    ever_trained: list[str] = field(default_factory=list)
     learner_waited_s: float = 0.0
     environments_at_end: tuple[str, ...] = ()
 
@@ -60,6 +68,15 @@ class ScriptedEnvironment(Actor):
     def __init__(self, *, world: World, slots: int) -> None:
         self.world, self.slots = world, slots
         self.sessions: dict[str, asyncio.Task[None]] = {}
+        self.attempts: dict[str, int] = {}
+
+    async def on_start(self, context: Context) -> None:
+        self.dispatcher = DispatcherLink(context, patience_s=600)
+
+    @handles(WhichSessions)
+    async def which(self, message: WhichSessions) -> SessionsHeld:
+        held = tuple((session_id, self.attempts[session_id]) for session_id in self.sessions)
+        return SessionsHeld(held, self.context.incarnation, self.slots)
 
     def metadata(self) -> dict[str, object]:
         return {"slots": self.slots}
@@ -68,6 +85,7 @@ class ScriptedEnvironment(Actor):
     async def run_sessions(self, message: RunSessions) -> Accepted:
         assert len(self.sessions) + len(message.sessions) <= self.slots, "the dispatcher exceeded the slots"
         for spec in message.sessions:
+            self.attempts[spec.session_id] = spec.attempt
             self.sessions[spec.session_id] = self.context.spawn(self._run(spec), spec.session_id)
         return Accepted()
 
@@ -86,9 +104,8 @@ class ScriptedEnvironment(Actor):
         await clock.sleep(world.session_s(rng))
         if world.fails(spec):
             del self.sessions[spec.session_id]
-            await self.context.ask(
-                "dispatcher", SessionFailed(spec.session_id, spec.attempt, "failed", "scripted"), timeout_s=60
-            )
+            failed = SessionFailed(spec.session_id, spec.attempt, "failed", "scripted")
+            await self.dispatcher.ask(failed, timeout_s=60)
             return
         last = first if spec.purpose == "eval" else world.version
         trajectory = Trajectory(
@@ -115,32 +132,47 @@ class ScriptedEnvironment(Actor):
 class ScriptedGrader(Actor):
     def __init__(self, *, world: World) -> None:
         self.world = world
+        self.held: set[tuple[str, int]] = set()
+
+    @handles(WhichSessions)
+    async def which(self, message: WhichSessions) -> SessionsHeld:
+        return SessionsHeld(tuple(sorted(self.held)), self.context.incarnation)
 
     @handles(GradeSession)
     async def grade(self, message: GradeSession) -> Accepted:
-        self.context.spawn(self._grade(message.trajectory), message.trajectory.spec.session_id)
-        return Accepted()
+        spec = message.trajectory.spec
+        self.held.add((spec.session_id, spec.attempt))
+        self.context.spawn(self._grade(message.trajectory), spec.session_id)
+        return Accepted(self.context.incarnation)
 
     async def _grade(self, trajectory: Trajectory) -> None:
         await self.context.clock.sleep(self.world.grade_s)
         graded = trajectory.graded(self.world.reward(trajectory.spec), {})
-        await self.context.ask("dispatcher", SessionGraded(graded), timeout_s=60)
+        await DispatcherLink(self.context, patience_s=600).ask(SessionGraded(graded), timeout_s=60)
+        self.held.discard((trajectory.spec.session_id, trajectory.spec.attempt))
 
 
 class ScriptedLearner(Actor):
-    def __init__(self, *, world: World, max_steps: int) -> None:
-        self.world, self.max_steps = world, max_steps
+    """Saves a checkpoint every `save_every` steps and goes on from it when it is made anew for the same world."""
+
+    def __init__(self, *, world: World, max_steps: int, save_every: int = 1) -> None:
+        self.world, self.max_steps, self.save_every = world, max_steps, save_every
 
     async def on_start(self, context: Context) -> None:
+        self.dispatcher = DispatcherLink(context, patience_s=600)
         context.spawn(self._train(), "train")
 
     async def _train(self) -> None:
         world, context = self.world, self.context
-        await self._publish(0)
-        step = 0
+        step = world.checkpoint
+        if world.version:
+            world.trained = [entry for entry in world.trained if entry[0] <= step]
+            world.parted = {version: min(at, step) for version, at in (world.steps | world.parted).items()}
+            await self.dispatcher.ask(LearnerResumed(step, world.version), timeout_s=60)
+        await self._publish(step)
         while step < self.max_steps:
             began_s = context.clock.time()
-            batch: Batch = await context.ask("dispatcher", NextBatch(step, 5.0), timeout_s=60)
+            batch: Batch = await self.dispatcher.ask(NextBatch(step, 5.0), timeout_s=60)
             world.learner_waited_s += context.clock.time() - began_s
             if not batch.groups:
                 continue
@@ -148,14 +180,17 @@ class ScriptedLearner(Actor):
             step += 1
             trajectories = [t for group in batch.groups for t in group.trajectories]
             for trajectory in trajectories:
-                lag = step - 1 - world.steps[trajectory.oldest_version]
+                lag = step - 1 - (world.steps | world.parted)[trajectory.oldest_version]
                 world.trained.append((step, trajectory.spec.session_id, lag))
+                world.ever_trained.append(trajectory.spec.session_id)
             world.batch_sizes.append(len(trajectories))
             ids = tuple(t.spec.session_id for t in trajectories)
-            await context.ask("dispatcher", BatchTrained(step, ids), timeout_s=60)
+            await self.dispatcher.ask(BatchTrained(step, ids), timeout_s=60)
             context.spawn(self._publish(step), f"publish {step}")
+            if step % self.save_every == 0:
+                world.checkpoint = step
         await context.clock.sleep(2 * world.publish_s)
-        await context.ask("dispatcher", TrainingFinished(step, world.version), timeout_s=60)
+        await self.dispatcher.ask(TrainingFinished(step, world.version), timeout_s=60)
 
     async def _publish(self, step: int) -> None:
         await self.context.clock.sleep(self.world.publish_s)
@@ -163,12 +198,28 @@ class ScriptedLearner(Actor):
         self.world.steps[version] = step
         self.world.version = version
         await self.context.clock.sleep(0.01)  # tokens of the version overtake the news of it
-        await self.context.tell("dispatcher", VersionServed(version, step))
+        await self.context.tell("parameter_server", VersionServed(version, step))
 
 
 class ScriptedParameterServer(Actor):
+    """Passes on what is served, and says it again to a dispatcher that comes up."""
+
     def __init__(self, *, world: World) -> None:
         self.world = world
+        self.served: VersionServed | None = None
+
+    async def on_start(self, context: Context) -> None:
+        context.watch("dispatcher")
+
+    @handles(PeerUp)
+    async def peer_up(self, message: PeerUp) -> None:
+        if self.served is not None:
+            self.context.tell_soon("dispatcher", self.served)
+
+    @handles(VersionServed)
+    async def pass_on(self, message: VersionServed) -> None:
+        self.served = message
+        self.context.tell_soon("dispatcher", message)
 
     @handles(SyncEvaluators)
     async def sync(self, message: SyncEvaluators) -> VersionServed:
@@ -187,5 +238,6 @@ class Collector(Actor):
 
     @handles(RunFinished)
     async def end(self, message: RunFinished) -> Accepted:
+        self.world.num_finished += 1
         self.world.finished.set()
         return Accepted()
