@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,8 @@ from headrace.launch.problems import Problem, did_you_mean, listing, shorten
 
 NODE_KEYS = ("actors", "devices")
 PLACEMENT_KEYS = ("count", "per_process", "devices", "threads", "environment")
+RESERVED_ROLES = ("directory", "node", "runtime", "supervisor")
+"""names of the run's own actors"""
 LARGEST_COUNT = 10_000
 MOST_PROCESSES = 1_024
 """of one launch: each is an interpreter with its libraries"""
@@ -71,6 +74,9 @@ def plan_topology(topology: object, roles: set[str]) -> tuple[tuple[ProcessPlan,
         if not isinstance(content, Mapping):
             problems.append(Problem(key, shorten(content), "a mapping with `actors`", "give it actors"))
             continue
+        if not re.fullmatch(r"[A-Za-z0-9._-]+", str(node)):
+            fix = "choose another: it becomes part of a file's and an actor's name"
+            problems.append(Problem(key, shorten(node), "letters, digits, '.', '_' and '-'", fix))
         problems += _unknown_keys(content, NODE_KEYS, key)
         devices = content.get("devices") or []
         slots[str(node)] = [str(d) for d in devices] if isinstance(devices, list) else []
@@ -124,6 +130,9 @@ def _placement(node: str, role: str, line: object, roles: set[str]) -> tuple[Pla
     if role not in roles:
         fix = did_you_mean(role, roles, f"add a root key {role!r} with a `_target_`, or remove the line")
         return None, [Problem(key, shorten(role), listing(roles), fix)]
+    if role in RESERVED_ROLES:
+        fix = "choose another name for the root key"
+        return None, [Problem(key, shorten(role), f"any name but {listing(RESERVED_ROLES)}", fix)]
     if not isinstance(line, Mapping):
         return None, [Problem(key, shorten(line), "a mapping with `count`", f"write {role}: {{count: 1}}")]
     problems = _unknown_keys(line, PLACEMENT_KEYS, key)

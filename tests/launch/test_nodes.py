@@ -51,6 +51,22 @@ def test_what_a_lost_node_ran_is_placed_where_there_is_room(
         assert "killed: no heartbeat for" in run.output
 
 
+def test_an_agent_takes_with_it_what_its_processes_had_started(launch: Launch, tmp_path: Path, until: Until) -> None:
+    """The parent-death signal ends the wrapper; worker and grandchild are the undertaker's. The run goes on."""
+    family = {"_target_": "run_plugins.Family", "folder": str(tmp_path), "run_id": "RUN_ID"}
+    given = {"a": {"actors": {"finisher": {"count": 1}}}, "b": {"actors": {"family": {"count": 1}}}}
+    run = launch({"family": family, "finisher": roles(tmp_path, marks=3)["finisher"]}, given, **QUICK)
+    until(lambda: len(run.marks()) == 1, 60, "the wrapper is up")
+    sessions = run.marks()
+    until(lambda: len(processes_of_sessions(sessions)) == 3, 30, "wrapper, worker and grandchild")
+    os.kill(run.agent("b"), signal.SIGKILL)
+    until(lambda: not processes_of_sessions(sessions), 5, "they are gone")
+    until(lambda: len(run.marks()) == 2, 60, "the family lives on another node")
+    (tmp_path / "mark-1").touch()
+    assert run.end() == 0, run.output
+    assert not processes_of_sessions(run.marks())
+
+
 def test_what_needs_a_device_waits_for_its_node_to_return(launch: Launch, tmp_path: Path, until: Until) -> None:
     run = launch(roles(tmp_path, marks=2), nodes({"count": 1, "devices": 1}), **QUICK)
     until(lambda: len(run.marks()) == 1, 60, "the worker is up")

@@ -13,6 +13,7 @@ from headrace.launch.start_order import in_start_order
 from headrace.launch.topology import ProcessPlan, plan_topology
 
 ROLES = {"generator", "environment", "learner", "judge"}
+RESERVED = {"node"}
 
 
 def one_node(actors: dict[str, Any], devices: list[int] | None = None) -> dict[str, Any]:
@@ -95,6 +96,8 @@ def test_a_process_without_devices_sees_none() -> None:
         ({"nodes": {"n": {"actors": [1]}}}, "topology.nodes.n.actors", "{generator: {count: 1}, …}"),
         ({"nodes": {"n": [1]}}, "topology.nodes.n", "give it actors"),
         ({"nodes": {"n": {"devices": "01"}}}, "topology.nodes.n.devices", "[0, 1, …]"),
+        ({"nodes": {"a/b": {"actors": {}}}}, "topology.nodes.a/b", "part of a file's"),
+        (one_node({"node": {"count": 1}}), "topology.nodes.n.actors.node", "another name"),
         ("foo", "topology.nodes", "choose a topology"),
         (one_node({"generator": {"environment": "A=1"}}), "topology.nodes.n.actors.generator.environment", "NAME"),
         (one_node({"generator": {"environment": [1]}}), "topology.nodes.n.actors.generator.environment", "NAME"),
@@ -103,7 +106,7 @@ def test_a_process_without_devices_sees_none() -> None:
     ],
 )
 def test_impossible_topologies(topology: Any, key: str, fix: str) -> None:
-    processes, problems = plan_topology(topology, ROLES)
+    processes, problems = plan_topology(topology, ROLES | RESERVED)
     assert processes == ()
     assert [problem.key for problem in problems] == [key]
     assert fix in problems[0].fix
