@@ -81,7 +81,7 @@ class Mutator:
         place = draw.randrange(len(node))
         way = draw.randrange(8)
         if way <= 2:
-            node[place] = draw.choice(EXTREMES)
+            node[place] = self._copy(draw.choice(EXTREMES))
         elif way == 3:
             node[place] = self._copy(draw.choice(draw.choice(self._samples)[0]))
         elif way == 4:
@@ -92,7 +92,7 @@ class Mutator:
             other = draw.randrange(len(node))
             node[place], node[other] = node[other], node[place]
         else:
-            deep: Any = draw.choice(EXTREMES)
+            deep: Any = self._copy(draw.choice(EXTREMES))
             for _ in range(draw.choice((5, 60, 300))):
                 deep = [deep] if draw.random() < 0.9 else {"x": deep}
             node[place] = deep
