@@ -6,13 +6,40 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from headrace.transport import DeadlineExceeded, MailboxBound, PeerLost, Runtime, UnknownActor, ZmqNetwork
+from headrace.transport import (
+    Actor,
+    DeadlineExceeded,
+    MailboxBound,
+    PeerLost,
+    Runtime,
+    UnknownActor,
+    ZmqNetwork,
+    handles,
+    message,
+)
+
+
+@message("faults.weights")
+@dataclass(frozen=True, slots=True, eq=False)
+class Weights:
+    values: torch.Tensor
+
+
+class Scale(Actor):
+    def __init__(self) -> None:
+        self.sums: list[float] = []
+
+    @handles(Weights)
+    async def weights(self, message: Weights) -> None:
+        self.sums.append(float(message.values.double().sum()))
 
 
 def test_more_than_any_high_water_mark_arrives(network: ZmqNetwork, pair: Any, peer: ModuleType, run: Any) -> None:
@@ -159,6 +186,51 @@ def test_a_view_may_be_sent_and_its_array_reused(
             await host.context.ask("worker/0", peer.Bulk(20, np.zeros(100_000)), timeout_s=20)
             size = ring[part].size
             assert worker.sums[:20] == [float(number * size) for number in range(20)]
+
+    run(main())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_tensor_may_be_sent_and_reused(dtype: torch.dtype, network: ZmqNetwork, pair: Any, run: Any) -> None:
+    """messaging fault 7: a tensor cannot be made read-only; it is copied."""
+
+    async def main() -> None:
+        async with pair(network) as (host, other):
+            scale = Scale()
+            await other.add(scale, "scale/0")
+            tensor = torch.empty(500_000, dtype=dtype)
+            for number in range(20):
+                tensor.fill_(number)
+                await host.context.tell("scale/0", Weights(tensor))
+            tensor.fill_(-1)
+            await host.context.ask("scale/0", Weights(torch.zeros(100_000)), timeout_s=20)
+            assert scale.sums[:20] == [float(number * 500_000) for number in range(20)]
+
+    run(main())
+
+
+def test_a_chatty_peer_leaves_the_others_their_turn(network: ZmqNetwork, pair: Any, peer: ModuleType, run: Any) -> None:
+    """messaging fault 31: 20,000 messages wait for one actor when another peer asks its neighbour."""
+
+    async def main() -> None:
+        async with pair(network) as (host, other):
+            chatty = Runtime(network, directory=host.address)
+            await chatty.start()
+            try:
+                busy, quiet = peer.Worker(), peer.Worker()
+                busy.mailbox = MailboxBound(capacity=30_000)
+                await other.add(busy, "busy/0")
+                await other.add(quiet, "quiet/0")
+                await chatty.context.ask("busy/0", peer.Work(-1), timeout_s=10)
+                await host.context.ask("quiet/0", peer.Work(-1), timeout_s=10)
+                for number in range(20_000):
+                    assert chatty.context.tell_soon("busy/0", peer.Work(number))
+                await host.context.ask("quiet/0", peer.Work(0), timeout_s=10)
+                assert len(busy.numbers) < 10_000
+                await chatty.context.ask("busy/0", peer.Work(20_000), timeout_s=30)
+                assert busy.numbers == [-1, *range(20_001)]
+            finally:
+                await chatty.stop()
 
     run(main())
 

@@ -1,0 +1,36 @@
+"""docs/faults.md has a row for each fault and case, and each row names tests that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+_TESTS = Path(__file__).parents[1]
+_ROWS = {
+    name.strip(): line
+    for line in (_TESTS.parent / "docs" / "faults.md").read_text().splitlines()
+    if (name := line.partition("|")[2].partition("|")[0]) and re.fullmatch(r" ([GHI]?\d+) ", name)
+}
+_CASES = [
+    *("G103", "G104", "G106", "G107", "G109", "G110"),
+    *("H112", "H113"),
+    *("I115", "I116", "I118", "I119", "I121", "I122", "I124", "I125"),
+]
+
+
+def test_every_fault_and_case_has_its_row() -> None:
+    assert list(_ROWS) == [*(str(number) for number in range(1, 33)), *_CASES]
+
+
+@pytest.mark.parametrize("name", _ROWS)
+def test_its_tests_exist(name: str) -> None:
+    cited = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", _ROWS[name])
+    assert cited, "a row names at least one test"
+    for path, test in cited:
+        tree = ast.parse((_TESTS / path).read_text())
+        defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+        assert not test or test in defined, f"{path} has no {test}"
+        assert any(one.startswith("test_") for one in defined), f"{path} has no test"
