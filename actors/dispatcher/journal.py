@@ -64,7 +64,7 @@ class Journal:
         self.path = path
         if path != IN_MEMORY:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-        self._facts: dict[str, str] = {}
+        self._facts: dict[str, object] = {}
         try:
             self._open()
         except sqlite3.DatabaseError as error:
@@ -80,14 +80,15 @@ class Journal:
         execute("pragma synchronous = off")
         execute("pragma temp_store = memory")
         self._database.executescript(_SCHEMA)
-        self._facts = dict(execute("select name, value from facts"))
-        found = int(self._facts.get("format", FORMAT))
+        self._facts = {name: json.loads(value) for name, value in execute("select name, value from facts")}
+        found = self._facts.get("format", FORMAT)
         if found != FORMAT:
             raise JournalDamaged(
                 f"{self.path} has format {found}, this release writes format {FORMAT}; finish the run with the release "
                 "that began it"
             )
-        self._num_lives = int(self._facts.get("lives", 0))
+        lives = self._facts.get("lives", 0)
+        self._num_lives = lives if isinstance(lives, int) else 0
         self._write_facts({"format": FORMAT, "lives": self._num_lives + 1})
 
     def load(self) -> Snapshot | None:
@@ -96,7 +97,7 @@ class Journal:
             return None
         execute = self._database.execute
         return Snapshot(
-            facts={name: json.loads(value) for name, value in self._facts.items()},
+            facts=dict(self._facts),
             versions=dict(execute("select version, step from versions")),
             sessions=tuple(_saved(row) for row in execute(_READ_OPEN)),
             ended=tuple(_ended(row) for row in execute(_READ_ENDED)),
@@ -137,10 +138,12 @@ class Journal:
         self._database.close()
 
     def _write_facts(self, facts: Mapping[str, object]) -> None:
-        texts = {name: json.dumps(value) for name, value in facts.items()}
-        changed = [(name, text) for name, text in texts.items() if self._facts.get(name) != text]
-        self._database.executemany("insert or replace into facts values (?, ?)", changed)
-        self._facts.update(changed)
+        known = self._facts
+        changed = {name: value for name, value in facts.items() if name not in known or known[name] != value}
+        self._database.executemany(
+            "insert or replace into facts values (?, ?)", ((name, json.dumps(value)) for name, value in changed.items())
+        )
+        known |= changed
 
 
 def _row(record: SessionRecord) -> tuple[object, ...]:

@@ -59,7 +59,7 @@ class TrainingSessions:
         return {
             "next_task": self.issuer.next_task,
             "num_groups": self.issuer.num_groups,
-            "quarantined": self.issuer.quarantined,
+            "quarantined": dict(self.issuer.quarantined),
             "issued": self.ledger.issued,
             "learner_step": self.learner_step,
             "finished": self.finished,

@@ -14,9 +14,9 @@ from headrace.actors.session import SessionSpec, Trajectory
 Make = Callable[[SessionSpec, list[int], float | None], Trajectory]
 
 
-def evaluation_of(tasks: TaskSource, **changes: int) -> Evaluation:
+def evaluation_of(tasks: TaskSource, *, life: int = 0, **changes: int) -> Evaluation:
     settings = EvaluationSettings(num_prompts=3, samples=2, max_in_flight=4, **changes)
-    return Evaluation(settings, tasks.held_out(3), version=7, step=12, max_tokens=8, seed=0)
+    return Evaluation(settings, tasks.held_out(3), version=7, step=12, max_tokens=8, seed=0, life=life)
 
 
 def start_all(evaluation: Evaluation) -> list[SessionSpec]:
@@ -39,6 +39,24 @@ def test_due_at_the_first_version_then_every_so_many_steps_and_missed_ones_becom
     assert not schedule.due
     assert not schedule.served(39)
     assert schedule.served(40)
+
+
+def test_steps_that_were_lost_are_evaluated_again() -> None:
+    schedule = EvaluationSchedule(10)
+    for step in (0, 10, 20):
+        assert schedule.served(step)
+        schedule.begin(step)
+    schedule.roll_back(15)
+    assert not schedule.served(15)
+    assert schedule.served(20)
+
+
+def test_an_evaluation_that_is_made_again_has_other_sessions_with_the_same_seeds(tasks: TaskSource) -> None:
+    """Graders remember attempts that they have seen, and would not grade them again."""
+    first, second = evaluation_of(tasks), evaluation_of(tasks, life=1)
+    assert not set(first.open_ids()) & set(second.open_ids())
+    seeds = [[spec.sampling.seed for spec in start_all(evaluation)] for evaluation in (first, second)]
+    assert seeds[0] == seeds[1]
 
 
 def test_greedy_and_samples_by_prompt_with_no_more_in_flight_than_allowed(

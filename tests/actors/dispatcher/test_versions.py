@@ -32,3 +32,21 @@ def test_the_oldest_version_within_a_lag() -> None:
     assert versions.oldest_within(3, 1) == 3
     assert versions.oldest_within(3, 0) == 4
     assert versions.oldest_within(9, 1) == 5
+
+
+def test_what_a_restarted_learner_lost_counts_from_where_it_parted() -> None:
+    """Version 3 held 2 steps beyond the checkpoint at step 4; its tokens are as old as those of step 4."""
+    versions = VersionSteps()
+    for version, step in ((1, 0), (2, 4), (3, 6)):
+        versions.served(version, step)
+    versions.roll_back(4, version=5)
+    assert [versions.step_of(version) for version in (1, 2, 3)] == [0, 4, 4]
+    assert versions.served(4, 7), "it was on its way when the learner died"
+    assert versions.newest_step == 4
+    assert versions.served(6, 4), "the first of the new life holds no more steps than the one before it"
+    assert versions.served(7, 5)
+    assert (versions.counted(5, 9), versions.counted(6, 9)) == (4, 9)
+    again = VersionSteps()
+    again.restore(versions.take_changes(), versions.parting)
+    assert again.steps_between(0, 8) == versions.steps_between(0, 8)
+    assert again.counted(5, 9) == 4
