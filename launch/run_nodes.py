@@ -40,6 +40,7 @@ class Loss(Protocol):
 @dataclass(slots=True)
 class _Agent:
     incarnation: str
+    returns: bool
     why: str = ""
 
 
@@ -98,6 +99,8 @@ class RunNodes:
         agent = self._running.get(node)
         if agent is not None and agent.incarnation == incarnation:
             self._state.up(node)
+            if agent.returns:
+                self._console.say(f"node {node} is back")
 
     def silent(self, incarnation: str, reason: str) -> bool:
         """Whether it was an agent; then it is killed, with all that it owns."""
@@ -111,7 +114,7 @@ class RunNodes:
     def _start(self, node: str) -> None:
         if self._agents is not None:
             incarnation = secrets.token_hex(8)
-            self._running[node] = _Agent(incarnation)
+            self._running[node] = _Agent(incarnation, returns=self._state.phase(node) == "backing_off")
             ended = self._agents.start(node, incarnation)
             ended.add_done_callback(lambda ended: self._on_exit(node, ended.result()))
         self._state.started(node, self._awake_s)
