@@ -22,6 +22,7 @@ from headrace.actors.messages import (
     RunSessions,
     SessionFailed,
     SessionsMoved,
+    WhichSessions,
 )
 from headrace.transport import Actor, Refused, Runtime, handles, run_virtual
 
@@ -172,6 +173,45 @@ def test_a_newer_attempt_takes_the_older_ones_place(house, make_spec):
             assert attempts == [1]
             assert h.moved == ["s0"]
             assert h.dispatcher.failed == []
+
+    run_virtual(main())
+
+
+def test_it_says_what_it_has(house, make_spec):
+    """A restarted dispatcher asks: what runs or waits; not what a grader acknowledged, nor what was cancelled."""
+
+    async def main():
+        async with house(slots=2) as h:
+            ask = h.runtime.context.ask
+
+            async def held():
+                answer = await ask("environment/0", WhichSessions(), timeout_s=5)
+                assert (answer.incarnation, answer.slots) == (h.runtime.incarnation, 2)
+                return set(answer.sessions)
+
+            await h.run([make_spec("s0"), replace(make_spec("s1"), attempt=2), make_spec("s2")])
+            assert await held() == {("s0", 0), ("s1", 2), ("s2", 0)}
+            await h.runtime.context.tell("environment/0", CancelSessions(("s0",)))
+            assert await held() == {("s1", 2), ("s2", 0)}
+            await asyncio.sleep(5)
+            assert await held() == set()
+
+    run_virtual(main())
+
+
+def test_a_move_names_the_process_of_the_grader(house, make_spec):
+    class Incarnate(Grader):
+        @handles(GradeSession, concurrent=True)
+        async def grade(self, message: GradeSession) -> Accepted:
+            return Accepted("the first one")
+
+    async def main():
+        h = house()
+        h.graders = [Incarnate()]
+        async with h:
+            await h.run([make_spec("s0")])
+            await asyncio.sleep(5)
+            assert h.dispatcher.moved == [SessionsMoved(("s0",), "grader/0", "the first one")]
 
     run_virtual(main())
 

@@ -14,9 +14,17 @@ from headrace.actors.grader.actor import Grader
 from headrace.actors.grader.coin_toss import CoinToss
 from headrace.actors.grader.exact_match import ExactMatchGrading
 from headrace.actors.grader.grading import Grade
-from headrace.actors.messages import Accepted, GradeSession, Metrics, SessionFailed, SessionGraded
+from headrace.actors.messages import (
+    Accepted,
+    GradeSession,
+    Metrics,
+    SessionFailed,
+    SessionGraded,
+    SessionsHeld,
+    WhichSessions,
+)
 from headrace.actors.session import Trajectory
-from headrace.transport import Actor, Context, LoopbackNetwork, Runtime, handles, run_virtual
+from headrace.transport import Actor, Context, DeadlineExceeded, LoopbackNetwork, Runtime, handles, run_virtual
 
 MakeSession = Callable[..., Trajectory]
 
@@ -146,6 +154,74 @@ def test_a_silent_dispatcher_is_asked_again(make_session: MakeSession, tmp_path:
     assert len(records(tmp_path)) == 1
 
 
+def test_a_session_waits_for_the_dispatchers_successor(make_session: MakeSession, tmp_path: Path) -> None:
+    """Its process dies while the grader has a session; the next one asks which it has, and gets it."""
+
+    async def main() -> None:
+        network = LoopbackNetwork()
+        runtime = Runtime(network)
+        await runtime.start()
+        await runtime.add(Grader(grading=ExactMatchGrading(), trajectories_dir=str(tmp_path)), "grader/0")
+        first = Runtime(network, directory=runtime.address)
+        await first.start()
+        await first.add(Dispatcher(silent=9), "dispatcher/0")
+        accepted = await runtime.context.ask("grader/0", GradeSession(make_session("5", "5")), timeout_s=5)
+        assert accepted.incarnation == runtime.incarnation
+        await runtime.clock.sleep(1)
+        await first.stop()
+        runtime.directory.process_down(first.incarnation, "killed")
+        await runtime.clock.sleep(20)
+        held: SessionsHeld = await runtime.context.ask("grader/0", WhichSessions(), timeout_s=5)
+        assert held == SessionsHeld((("s0", 0),), runtime.incarnation)
+        second = Runtime(network, directory=runtime.address)
+        await second.start()
+        successor = Dispatcher()
+        await second.add(successor, "dispatcher/0")
+        await until(runtime.context, lambda: bool(successor.graded))
+        held = await runtime.context.ask("grader/0", WhichSessions(), timeout_s=5)
+        assert held.sessions == ()
+        await second.stop()
+        await runtime.stop()
+
+    run_virtual(main())
+
+
+def test_patience_with_a_dispatcher_ends(make_session: MakeSession, tmp_path: Path) -> None:
+    async def scene(context: Context, grader: Grader, dispatcher: Dispatcher) -> None:
+        await context.ask("grader/0", GradeSession(make_session("5", "5")), timeout_s=5)
+        await context.clock.sleep(100)
+        assert grader.counts["undelivered"] == 1
+        assert (await context.ask("grader/0", WhichSessions(), timeout_s=5)).sessions == ()
+
+    play(scene, tmp_path, dispatcher=Dispatcher(silent=9), delivery_timeout_s=10.0, delivery_patience_s=60.0)
+
+
+def test_a_full_grader_still_says_what_it_has(make_session: MakeSession, tmp_path: Path) -> None:
+    """It has what it acknowledged; what waits for a place is the environment's, and is forgotten when that gives up."""
+
+    async def scene(context: Context, grader: Grader, dispatcher: Dispatcher) -> None:
+        async def one(number: int) -> bool:
+            try:
+                session = make_session("5", "5", session_id=f"s{number}")
+                await context.ask("grader/0", GradeSession(session), timeout_s=10)
+            except DeadlineExceeded:
+                return False
+            return True
+
+        asks = [asyncio.ensure_future(one(number)) for number in range(6)]
+        await context.clock.sleep(1)
+        held = (await context.ask("grader/0", WhichSessions(), timeout_s=5)).sessions
+        taken = await asyncio.gather(*asks)
+        assert {session_id for session_id, _ in held} == {f"s{number}" for number, has in enumerate(taken) if has}
+        assert sum(taken) == 4
+        dispatcher.silent = 0
+        await context.clock.sleep(60)
+        assert await one(5), "it was not remembered as seen"
+        await until(context, lambda: len(dispatcher.graded) == 5)
+
+    play(scene, tmp_path, dispatcher=Dispatcher(silent=2), concurrency=2, delivery_timeout_s=20.0)
+
+
 def test_what_the_dispatcher_can_never_accept_is_reported_as_failed(make_session: MakeSession, tmp_path: Path) -> None:
     async def scene(context: Context, grader: Grader, dispatcher: Dispatcher) -> None:
         await context.ask("grader/0", GradeSession(make_session("5", "5")), timeout_s=5)
@@ -265,7 +341,8 @@ def test_stopping_delivers_what_is_in_hand(make_session: MakeSession, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("concurrency", 0), ("workers", 0), ("timeout_s", 0), ("flush_every_s", -1)]
+    ("setting", "value"),
+    [("concurrency", 0), ("workers", 0), ("timeout_s", 0), ("flush_every_s", -1), ("delivery_patience_s", 0)],
 )
 def test_settings_are_checked(setting: str, value: float) -> None:
     settings: dict[str, Any] = {"grading": CoinToss(), "trajectories_dir": "unused", setting: value}

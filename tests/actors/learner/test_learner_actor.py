@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import logging
 import math
 import secrets
@@ -368,9 +369,16 @@ def test_pretraining_comes_first_and_version_1_holds_step_0(play):
     assert world.asked[0] == 0
 
 
-def test_a_restarted_learner_goes_on_above_its_last_version(play):
-    first = play(max_steps=3, checkpoint_every_steps=1)
-    second = play(max_steps=5, checkpoint_every_steps=1)
+def test_a_restarted_learner_goes_on_above_its_last_version(play, tmp_path):
+    record = tmp_path / "trained.jsonl"
+    first = play(max_steps=3, checkpoint_every_steps=1, trained_path=str(record))
+    with record.open("a") as lines:
+        lines.write('{"step": 4, "session_ids": ["lost"]}\n')
+    second = play(max_steps=5, checkpoint_every_steps=1, trained_path=str(record))
+    trained = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [(t["step"], tuple(t["session_ids"])) for t in trained] == [
+        (t.step, t.session_ids) for t in first.trained + second.trained
+    ]
     assert second.asked == [3, 4]
     assert first.resumed == []
     assert second.resumed == [LearnerResumed(step=3, version=first.published[-1][0])]
@@ -420,6 +428,7 @@ def test_the_published_dtype_is_converted(play):
         ({"max_wall_s": 0.0}, "max_wall_s"),
         ({"betas": (0.9, 1.0)}, "betas"),
         ({"checkpoint_keep_last": 0}, "checkpoint_keep_last"),
+        ({"dispatcher_patience_s": 0}, "dispatcher_patience_s"),
     ],
 )
 def test_settings_that_cannot_work_are_named_before_anything_starts(settings, named):

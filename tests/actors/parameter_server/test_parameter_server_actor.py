@@ -120,6 +120,22 @@ def test_a_version_reaches_all_generators_then_its_forerunner_is_released() -> N
     play(body)
 
 
+def test_a_dispatcher_that_comes_up_anew_hears_which_version_is_served() -> None:
+    async def body(world: World) -> None:
+        await world.add("generator/0")
+        await world.publish(1)
+        await world.publish(2)
+        served = world.dispatcher.served
+        assert served == [(1, 10), (2, 20)]
+        await world.runtime._remove(world.runtime._cells["dispatcher/0"], "killed")
+        successor = type(world.dispatcher)()
+        await world.runtime.add(successor, "dispatcher/0")
+        await asyncio.sleep(1)
+        assert successor.served == [(2, 20)]
+
+    play(body)
+
+
 def test_before_the_first_version_generators_serve_what_they_have() -> None:
     async def body(world: World) -> None:
         await world.add("generator/0")
