@@ -256,7 +256,7 @@ class RemotePort:
 
     def reply(self, value: Any) -> None:
         link = self._link
-        if link.serving.pop(self._call_id, None) is None:
+        if not self._close():
             return
         try:
             link.post_payload(value, Kind.REPLY, self._call_id, limit=self._limit)
@@ -264,7 +264,7 @@ class RemotePort:
             link.post(Kind.ERROR, self._call_id, to_wire(error))
 
     def fail(self, error: TransportError) -> None:
-        if self._link.serving.pop(self._call_id, None) is not None:
+        if self._close():
             self._link.post(Kind.ERROR, self._call_id, to_wire(error))
 
     def grant(self, num: int) -> None:
@@ -276,8 +276,15 @@ class RemotePort:
         self._link.post_payload(value, Kind.ITEM, self._call_id, limit=self._limit)
 
     def end(self) -> None:
-        if self._link.serving.pop(self._call_id, None) is not None:
+        if self._close():
             self._link.post(Kind.END, self._call_id)
+
+    def _close(self) -> bool:
+        """Whether the call was still open. Its id may be another call's by now, if the peer uses one twice."""
+        if self._link.serving.get(self._call_id) is not self:
+            return False
+        del self._link.serving[self._call_id]
+        return True
 
     def _stream_window(self) -> Window:
         if self._window is None:

@@ -151,6 +151,24 @@ def test_a_message_of_impossible_size_is_refused(nbytes: int, samples: SimpleNam
     run_virtual(with_peer(body, samples))
 
 
+def test_a_call_id_used_twice_ends_each_call_by_itself(samples: SimpleNamespace) -> None:
+    """Found by the fuzzer, seed 0, message 112,000: the end of the first call closed the second, whose stream ran on
+    for a peer that was gone."""
+
+    async def body(host: Runtime, send: Send, links: Links) -> None:
+        ask = [ASK, 3, "echo/0", True, 20, ["test.count", 1, {"upto": 100_000}]]
+        send(hello(), ask, sequence=0)
+        await asyncio.sleep(0.1)
+        send([CANCEL, 3], ask, sequence=1)
+        await asyncio.sleep(0.1)
+        assert len(host._cells["echo/0"].mailbox) == 1
+        host.directory.process_down("evil", "gone")
+        await asyncio.sleep(0.1)
+        assert len(host._cells["echo/0"].mailbox) == 0
+
+    run_virtual(with_peer(body, samples))
+
+
 def test_a_crowd_of_invented_peers_is_turned_away(samples: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.transport.links._MAX_LINKS", 10)
 
