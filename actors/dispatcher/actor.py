@@ -43,6 +43,7 @@ from headrace.actors.messages import (
     VersionServed,
 )
 from headrace.transport import Actor, Context, MailboxBound, PeerDown, PeerUp, TransportError, handles
+from headrace.transport.directory import role_of
 
 logger = logging.getLogger(__name__)
 
@@ -142,6 +143,8 @@ class Dispatcher(Actor):
         )
         context.watch(ENVIRONMENT)
         context.watch(GRADER)
+        if self.evaluator.role is not None:
+            context.watch(self.evaluator.role)
         snapshot = self._journal.load()
         if snapshot is not None:
             await self._resume(context, snapshot)
@@ -187,7 +190,11 @@ class Dispatcher(Actor):
     async def peer_up(self, message: PeerUp) -> None:
         if self._incarnations.get(message.name) == message.incarnation:
             return  # it said so itself, when this dispatcher was restarted
-        if message.name.startswith(f"{GRADER}/"):
+        role = role_of(message.name)
+        if role == self.evaluator.role:
+            self.evaluator.joined()
+            return
+        if role == GRADER:
             self._incarnations[message.name] = message.incarnation
             return
         slots = message.metadata.get("slots")

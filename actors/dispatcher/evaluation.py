@@ -85,8 +85,8 @@ class EvaluationSchedule:
 
 
 class Evaluation:
-    """`version` with `step` optimizer steps, on `tasks`. `life`: how many dispatchers there were before; sessions of an
-    evaluation that is made again are others, with the same seeds."""
+    """`version` with `step` optimizer steps, on `tasks`. `edition`: sessions of an evaluation that is made again
+    are others, with the same seeds."""
 
     def __init__(
         self,
@@ -97,12 +97,12 @@ class Evaluation:
         step: int,
         max_tokens: int,
         seed: int,
-        life: int = 0,
+        edition: int = 0,
     ) -> None:
         self.settings = settings
         self.version = version
         self.step = step
-        self._life = life
+        self._edition = edition
         self.num_off_version = 0
         """sessions with a token that another version sampled: 0 where the role really holds its version"""
         self._num_prompts = len(tasks)
@@ -122,7 +122,7 @@ class Evaluation:
         self.num_sessions = len(self._attempts)
 
     def _specs(self, prompt: int, task: Task, max_tokens: int, seed: int) -> list[SessionSpec]:
-        again = f"r{self._life}" if self._life else ""
+        again = f"r{self._edition}" if self._edition else ""
         group_id = f"e{self.version:06d}{again}-{prompt:04d}"
         members = [
             (member, Sampling(1.0, max_tokens, seed=session_seed(seed, "eval", self.version, prompt, member)))

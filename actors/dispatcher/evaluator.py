@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 _SYNC_TIMEOUT_S = 120.0
 _SYNC_TRIES = 60
 _SYNC_PAUSE_S = 0.5
+_EDITIONS_A_LIFE = 1000
 
 
 class Evaluator:
@@ -36,7 +37,9 @@ class Evaluator:
         self._tasks: list[Task] = []
         self._final_version: int | None = None
         self._last_version: int | None = None
-        self._life = 0
+        self._edition = 0
+        self._num_joined = 0
+        self._evaluating = False
         self._work = asyncio.Event()
         self._complete = asyncio.Event()
 
@@ -65,7 +68,7 @@ class Evaluator:
     def facts(self) -> dict[str, Any]:
         """What a successor must know. An evaluation under way is due for it: it is made again."""
         return {
-            "evaluation_due": self._schedule.due or self._evaluation is not None,
+            "evaluation_due": self._schedule.due or self._evaluating,
             "evaluation_next_due": self._schedule.next_due,
             "evaluated_version": self._last_version,
             "final_version": self._final_version,
@@ -74,8 +77,13 @@ class Evaluator:
     def restore(self, facts: Mapping[str, Any], *, life: int) -> None:
         self._schedule.restore(due=facts["evaluation_due"], next_due=facts["evaluation_next_due"])
         self._last_version, self._final_version = facts["evaluated_version"], facts["final_version"]
-        self._life = life
+        self._edition = life * _EDITIONS_A_LIFE
         self._work.set()
+
+    @property
+    def role(self) -> str | None:
+        """Who serves evaluations."""
+        return self._settings.role if self._settings else None
 
     # --- the dispatcher's handlers call these -----------------------------------------------------------------------
 
@@ -122,6 +130,12 @@ class Evaluator:
         if self._schedule.served(step):
             self._work.set()
 
+    def joined(self) -> None:
+        """An evaluator came up. It serves nothing before the next `SyncEvaluators`: the sessions of an evaluation under
+        way that go to it would wait in vain, so that it is made again."""
+        self._num_joined += 1
+        self._complete.set()
+
     def finish(self, version: int) -> None:
         """Training is over; its last version is `version`."""
         self._final_version = version
@@ -151,9 +165,20 @@ class Evaluator:
                 return
 
     async def _evaluate(self, settings: EvaluationSettings, *, at_least: int) -> None:
+        self._evaluating = True
+        try:
+            while not await self._evaluate_once(settings, at_least):
+                self._edition += 1
+        finally:
+            self._evaluating = False
+        await self._durable()
+
+    async def _evaluate_once(self, settings: EvaluationSettings, at_least: int) -> bool:
+        """False where it must be made again, since an evaluator joined."""
+        num_joined = self._num_joined
         held = await self._hold_version(settings, at_least)
-        if held is None:
-            return
+        if held is None or self._num_joined != num_joined:
+            return held is None
         clock = self._context.clock
         began_s = clock.time()
         evaluation = Evaluation(
@@ -163,7 +188,7 @@ class Evaluator:
             step=held.step,
             max_tokens=self._max_tokens,
             seed=self._seed,
-            life=self._life,
+            edition=self._edition,
         )
         self._schedule.begin(self._counted(held.version, held.step))
         self._complete.clear()
@@ -181,10 +206,15 @@ class Evaluator:
                 ", ".join(evaluation.open_ids()[:8]),
             )
             await self._stop_sessions(evaluation.abandon())
+        if not evaluation.complete:
+            logger.warning("the evaluation of version %d is made again: an evaluator has joined", held.version)
+            await self._stop_sessions(evaluation.abandon())
+            self._evaluation = None
+            return False
         await self._publish(evaluation, clock.time() - began_s)
         self._evaluation = None
         self._last_version = held.version
-        await self._durable()
+        return True
 
     async def _hold_version(self, settings: EvaluationSettings, at_least: int) -> VersionServed | None:
         """Evaluators get the newest version and hold it. The final one may still be on its way: asked for again."""

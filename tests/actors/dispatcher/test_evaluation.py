@@ -14,9 +14,9 @@ from headrace.actors.session import SessionSpec, Trajectory
 Make = Callable[[SessionSpec, list[int], float | None], Trajectory]
 
 
-def evaluation_of(tasks: TaskSource, *, life: int = 0, **changes: int) -> Evaluation:
+def evaluation_of(tasks: TaskSource, *, edition: int = 0, **changes: int) -> Evaluation:
     settings = EvaluationSettings(num_prompts=3, samples=2, max_in_flight=4, **changes)
-    return Evaluation(settings, tasks.held_out(3), version=7, step=12, max_tokens=8, seed=0, life=life)
+    return Evaluation(settings, tasks.held_out(3), version=7, step=12, max_tokens=8, seed=0, edition=edition)
 
 
 def start_all(evaluation: Evaluation) -> list[SessionSpec]:
@@ -53,7 +53,7 @@ def test_steps_that_were_lost_are_evaluated_again() -> None:
 
 def test_an_evaluation_that_is_made_again_has_other_sessions_with_the_same_seeds(tasks: TaskSource) -> None:
     """Graders remember attempts that they have seen, and would not grade them again."""
-    first, second = evaluation_of(tasks), evaluation_of(tasks, life=1)
+    first, second = evaluation_of(tasks), evaluation_of(tasks, edition=1)
     assert not set(first.open_ids()) & set(second.open_ids())
     seeds = [[spec.sampling.seed for spec in start_all(evaluation)] for evaluation in (first, second)]
     assert seeds[0] == seeds[1]

@@ -195,3 +195,21 @@ def test_the_final_evaluation_is_made_again(
     assert int(evals[-1].step) == theatre.world.version
     assert evals[-1].values["missing"] == 0
     assert evals[-1].values["reward_n"] == 8
+
+
+def test_an_evaluation_is_made_again_where_an_evaluator_joins(
+    peers: ModuleType, tasks: TaskSource, tmp_path: Path
+) -> None:
+    """It would hold the requests of this evaluation until the next one."""
+
+    async def script(theatre: _Theatre) -> None:
+        while theatre.dispatcher.evaluator.num_seated == 0:  # noqa: ASYNC110 (virtual time)
+            await asyncio.sleep(0.1)
+        await theatre.runtime.add(theatre.peers.Collector(world=theatre.world), "evaluator/0")
+
+    path = tmp_path / "ledger.sqlite"
+    evaluation = EvaluationSettings(num_prompts=4, samples=2, every_steps=50)
+    theatre = play(peers, tasks, path, script, max_steps=6, evaluation=evaluation, session_s=lambda rng: 2.0)
+    evals = [m for m in theatre.world.metrics if m.stream == "eval"]
+    assert [m.values["missing"] for m in evals] == [0, 0]
+    assert any(session_id.startswith("e000001-") for session_id in theatre.world.cancelled)
