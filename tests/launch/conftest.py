@@ -56,7 +56,7 @@ class LaunchedRun:
 
     def agent(self, node: str) -> int | None:
         """The process id of a node's agent."""
-        return next((pid for pid in self.descendants() if _is_agent(pid, node)), None)
+        return find_agent(self.folder, node)
 
     def descendants(self) -> list[int]:
         """Processes of this run, whoever their parent is now: its folder stands on their command lines."""
@@ -83,9 +83,17 @@ def _command_lines() -> Iterator[tuple[int, list[bytes]]]:
                 continue
 
 
-def _is_agent(pid: int, node: str) -> bool:
-    line = next((line for other, line in _command_lines() if other == pid), [])
-    return b"headrace.launch.node" in line and node.encode() in line
+def find_agent(folder: Path, node: str) -> int | None:
+    """The process id of the agent of `node` in the run whose folder is in `folder`."""
+    for pid, line in _command_lines():
+        if {b"headrace.launch.node", node.encode()} <= set(line) and any(os.fsencode(folder) in word for word in line):
+            return pid
+    return None
+
+
+@pytest.fixture
+def agent_of() -> Callable[[Path, str], int | None]:
+    return find_agent
 
 
 @pytest.fixture
