@@ -30,6 +30,7 @@ from headrace.actors.learner.stages.settings import RlSettings
 from headrace.actors.learner.trained_log import TrainedLog
 from headrace.actors.learner.versions import VersionLog
 from headrace.actors.messages import (
+    BatchTrained,
     LearnerResumed,
     Metrics,
     TrainingFinished,
@@ -253,8 +254,11 @@ class Learner(Actor):
 
     async def _go_back(self, step: int) -> None:
         """An earlier life of this learner published weights, and may have trained beyond `step`: nothing of that is
-        left, and nobody must count it."""
+        left, and nobody must count it. The step itself is left: one that was stopped may have saved it unreported."""
         self._trained.cut_back(step)
+        last = self._trained.of_step(step)
+        if last:
+            await self._dispatcher.ask(BatchTrained(step, last), timeout_s=ANSWER_TIMEOUT_S)
         resumed = LearnerResumed(step=step, version=self._versions.newest)
         self._versions.resume(step)
         await self._dispatcher.ask(resumed, timeout_s=ANSWER_TIMEOUT_S)

@@ -27,6 +27,15 @@ class TrainedLog:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, "session_ids": session_ids}, separators=(",", ":")) + "\n")
 
+    def of_step(self, step: int) -> tuple[str, ...]:
+        """The sessions of that step; () where it is not recorded."""
+        if self._path is None or not self._path.exists():
+            return ()
+        for record in map(json.loads, self._whole_lines()):
+            if record["step"] == step:
+                return tuple(record["session_ids"])
+        return ()
+
     def cut_back(self, step: int) -> None:
         """Forget what was trained after `step`. In one rename: a reader sees the one or the other."""
         if self._path is None or not self._path.exists():

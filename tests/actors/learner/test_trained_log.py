@@ -20,6 +20,7 @@ def test_it_is_cut_back_to_the_checkpoint_and_goes_on(tmp_path):
         file.write('{"step": 5, "sess')  # killed in mid-line
     again = TrainedLog(path)
     again.cut_back(2)
+    assert (again.of_step(2), again.of_step(3)) == (("a2", "b2"), ())
     again.append(3, ("c3",))
     assert lines(path) == [
         {"step": 1, "session_ids": ["a1", "b1"]},
