@@ -17,7 +17,6 @@ from headrace.transport import (
     MailboxBound,
     PeerLost,
     Runtime,
-    TransportError,
     handles,
     message,
     run_virtual,

@@ -13,7 +13,7 @@ import random
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -110,19 +110,13 @@ class Plan:
         num_breaks = rng.choice((1, 3)) if breaks else 0
         roles = ("dispatcher", "environment", "grader", "generator", "learner", "parameter_server", LAUNCHER)
         span_s = rng.choice((0.5, 5.0, 20.0))
-        return dataclass_replace(
+        return replace(
             plan,
             kills=tuple(sorted((rng.random() * span_s, rng.choice(names)) for _ in range(num_kills))),
             breaks=tuple(
                 sorted((rng.random() * span_s, *rng.sample(roles, 2), rng.randint(1, 3)) for _ in range(num_breaks))
             ),
         )
-
-
-def dataclass_replace(plan: Plan, **changes: Any) -> Plan:
-    from dataclasses import replace
-
-    return replace(plan, **changes)
 
 
 class CountingTasks:
