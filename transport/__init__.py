@@ -33,6 +33,7 @@ from headrace.transport.message import message
 from headrace.transport.network import Address, Network
 from headrace.transport.runtime import Runtime
 from headrace.transport.security.keys import CurveKeys
+from headrace.transport.stream_network import StreamNetwork
 from headrace.transport.system import (
     ActivityQuery,
     ActivitySnapshot,
@@ -78,6 +79,7 @@ __all__ = [
     "RemoteError",
     "Runtime",
     "RuntimeStopped",
+    "StreamNetwork",
     "TaskReport",
     "TransportError",
     "UnknownActor",

@@ -7,6 +7,7 @@ runtime and the links; it calls the actor's handlers and the reply ports.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import traceback
 from collections import deque
@@ -17,6 +18,7 @@ from headrace.transport.activity import Activity
 from headrace.transport.actor import Actor, HandlerSpec
 from headrace.transport.clock import Clock
 from headrace.transport.errors import NotHandled, PeerLost, Refused, RemoteError, TransportError, cut, describe
+from headrace.transport.first_step import FirstStep
 from headrace.transport.mailbox import Mailbox
 from headrace.transport.ports import ReplyPort
 from headrace.transport.system import QUERIES, DirectoryChange
@@ -25,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 CANCEL_GRACE_S = 5.0
 """How long the tasks of an actor that stops may go on after they were cancelled; then nobody waits for them."""
+_ALONE_S = 20e-6
+"""A message that comes this long after the last one is handled where it arrives."""
 
 _FAIRNESS_BUDGET = 128
 """Messages that one mailbox handles before it lets the others of its event loop go on."""
@@ -84,20 +88,24 @@ class ActorCell:
         self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order of their begin: they end in the same each time
-        self._mailbox_task: asyncio.Task[Any] | None = None
         self._serial: Delivery | None = None
         self._concurrent: set[Delivery] = set()
         self._running: dict[str, int] = {}
         self._backlogs: dict[str, deque[Delivery]] = {}
         self._wake: asyncio.Future[None] | None = None
+        self._mailbox_task: asyncio.Task[None] | None = None
+        self._mailbox_context = contextvars.copy_context()
+        self._begun: tuple[FirstStep, Delivery] | None = None
+        self._handled_at_once_s = float("-inf")
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._closed: str | None = None
         self.failed: BaseException | None = None
 
     # --- arriving ---------------------------------------------------------------------------------------------------
 
-    def deliver(self, delivery: Delivery, *, system: bool = False) -> None:
-        """Put a message into the mailbox under its policy. Never waits; refusals go to the asker."""
+    def deliver(self, delivery: Delivery, *, system: bool = False, alone: bool = False) -> None:
+        """Put a message into the mailbox under its policy. Never waits; refusals go to the asker. `alone`: no task runs
+        now, so that an actor that waits may handle it at once."""
         if self._closed is not None:
             self._turn_away(delivery, PeerLost.of(self.name, self.incarnation, self._closed))
             return
@@ -121,9 +129,11 @@ class ActorCell:
             self._turn_away(
                 evicted, Refused(f"{self.name} dropped it for a newer one: its mailbox is full ({capacity})")
             )
-        wake, self._wake = self._wake, None
-        if wake is not None and not wake.done():
-            wake.set_result(None)
+        if self._wake is None or self._wake.done():
+            return
+        if alone and self._handle_at_once():
+            return
+        self._wake.set_result(None)
 
     @property
     def has_room(self) -> bool:
@@ -169,7 +179,9 @@ class ActorCell:
 
     def start(self) -> None:
         """Begin to handle messages."""
-        self._mailbox_task = self._loop.create_task(self._run(), name=f"{self.name}:mailbox")
+        self._mailbox_task = self._loop.create_task(
+            self._run(), name=f"{self.name}:mailbox", context=self._mailbox_context
+        )
         self._keep(self._mailbox_task)
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
@@ -213,8 +225,7 @@ class ActorCell:
         while True:
             delivery = mailbox.take()
             if delivery is None:
-                self._wake = self._loop.create_future()
-                await self._wake
+                await self._wait()
                 budget, turned_s = _FAIRNESS_BUDGET, self._now()
                 continue
             if delivery.cancelled:
@@ -235,6 +246,50 @@ class ActorCell:
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)  # the first turn runs this task before what it has read
                 budget, turned_s = _FAIRNESS_BUDGET, self._now()
+
+    async def _wait(self) -> None:
+        """Until there is a message; finishes what was begun at its arrival."""
+        self._wake = self._loop.create_future()
+        try:
+            await self._wake
+        except asyncio.CancelledError:
+            if self._begun is not None:
+                step, delivery = self._begun
+                step.cancel()
+                self._finished(delivery)
+            raise
+        self._wake = None
+        if self._begun is not None:
+            (step, delivery), self._begun = self._begun, None
+            try:
+                if step.error is not None:
+                    raise step.error
+                await step.rest()
+            finally:
+                self._serial = None
+                self._finished(delivery)
+
+    def _handle_at_once(self) -> bool:
+        """Handle the only message now rather than in a turn of the mailbox's task, where that is worth it: what comes
+        in quick succession is cheaper in one turn."""
+        now_s = self._now()
+        if now_s - self._handled_at_once_s < _ALONE_S or self._mailbox_task is None:
+            return False
+        self._handled_at_once_s = now_s
+        delivery = self.mailbox.take()
+        assert delivery is not None
+        spec = self.actor.handlers[type(delivery.message)]
+        if spec.concurrent:
+            self._begin(delivery, spec)
+            return True
+        self._serial = delivery
+        step = FirstStep(self._handle(delivery, spec), self._mailbox_task, self._mailbox_context)
+        if step.finished and step.error is None:
+            self._serial = None
+            self._finished(delivery)
+            return True
+        self._begun = step, delivery
+        return False
 
     def _begin(self, delivery: Delivery, spec: HandlerSpec) -> None:
         running = self._running.get(spec.method, 0)

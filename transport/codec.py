@@ -10,10 +10,11 @@ from typing import Any
 
 import msgpack
 
-from headrace.transport.errors import CorruptFrame, InvalidField, Oversize
+from headrace.transport.errors import BadMessage, CorruptFrame, InvalidField, Oversize
 from headrace.transport.message import type_named, type_of
 from headrace.transport.network import Frame
 from headrace.transport.schema import codec_of
+from headrace.transport.values import Decode, Encode
 
 DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024**3
 MAX_HEADER_BYTES = 256 * 1024**2
@@ -24,35 +25,52 @@ _WALKED_FROM_BYTES = 4 * 1024
 """Smaller frames can declare little that is not there."""
 
 
+_encoders: dict[type, tuple[str, int, Encode]] = {}
+_decoders: dict[tuple[str, int], Decode] = {}
+
+
 def encode(message: object) -> tuple[list[Any] | None, list[Frame]]:
     """[name, version, fields] as msgpack values (None stands for the reply None), and the frames of its large arrays.
     Raises UnknownMessage for an unregistered class, InvalidField for a field that is not what it says."""
     frames: list[Frame] = []
     if message is None:
         return None, frames
-    registered = type_of(type(message))
+    name, version, encode_fields = _encoders.get(type(message)) or _encoder(type(message))
     try:
-        return [registered.name, registered.version, codec_of(registered.cls).encode(message, frames)], frames
+        return [name, version, encode_fields(message, frames)], frames
     except RecursionError:
-        raise InvalidField(f"message {registered.name!r} is nested too deeply (or contains itself)") from None
+        raise InvalidField(f"message {name!r} is nested too deeply (or contains itself)") from None
 
 
 def decode(payload: object, frames: Sequence[Frame]) -> Any:
     """Raises UnknownMessage, WrongVersion, InvalidField."""
     if payload is None:
         return None
-    if type(payload) is not list or len(payload) != 3 or type(payload[0]) is not str or type(payload[1]) is not int:
+    if type(payload) is not list or len(payload) != 3:
         raise InvalidField("a message travels as [name, version, fields]")
-    registered = type_named(payload[0], payload[1])
+    name, version, fields = payload
+    if type(name) is not str or type(version) is not int:
+        raise InvalidField("a message travels as [name, version, fields]")
     try:
-        return codec_of(registered.cls).decode(payload[2], frames)
+        return (_decoders.get((name, version)) or _decoder(name, version))(fields, frames)
     except RecursionError:
-        raise InvalidField(f"message {registered.name!r} is nested too deeply") from None
-    except InvalidField:
+        raise InvalidField(f"message {name!r} is nested too deeply") from None
+    except BadMessage:
         raise
     except Exception as error:  # an annotation that cannot travel, a defect of the class: told to the sender, too
-        text = f"message {registered.name!r} cannot be decoded here: {type(error).__name__}: {error}"
+        text = f"message {name!r} cannot be decoded here: {type(error).__name__}: {error}"
         raise InvalidField(text) from error
+
+
+def _encoder(cls: type) -> tuple[str, int, Encode]:
+    registered = type_of(cls)
+    found = _encoders[cls] = (registered.name, registered.version, codec_of(cls).encode)
+    return found
+
+
+def _decoder(name: str, version: int) -> Decode:
+    found = _decoders[name, version] = codec_of(type_named(name, version).cls).decode
+    return found
 
 
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack

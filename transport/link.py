@@ -1,8 +1,8 @@
 """What one runtime keeps about one other runtime: its address, credits both ways, what it serves for it, and what is
 ready to leave.
 
-A link sends its first message of a loop tick at once and what follows in the same tick together, as one network
-message. Called by `Links`.
+A link sends a message that stands alone at once, and what comes in quick succession together at the end of the loop's
+tick, as one network message. Called by `Links`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 CONTROL_MAX_BYTES = 64 * 1024
 """Larger messages, and those with array frames, take the bulk lane."""
 _BATCH_MAX_BYTES = 64 * 1024
-_BATCH_MAX_ENVELOPES = 256
+_BATCH_MAX_ENVELOPES = 32
+"""Few enough that a peer works on the first of many messages while the last are still being made."""
+_ALONE_S = 20e-6
+"""A message this long after the last one stands alone."""
 MAX_WAITING_CALLS = 1 << 20
 _MAX_CANCELLED_EARLY = 1024
 
@@ -64,10 +67,16 @@ class PeerCredit(SendWindow):
 
 class Link:
     def __init__(
-        self, own: Address, peer: str, address: Address | None, port: Port, mark_dirty: Callable[[Link], None]
+        self,
+        own: Address,
+        peer: str,
+        *,
+        port: Port,
+        now: Callable[[], float],
+        mark_dirty: Callable[[Link], None],
     ) -> None:
         self.peer = peer
-        self.address = address
+        self.address: Address | None = None
         self.serving: dict[int, RemotePort] = {}
         """asks and streams of that peer that our handlers work on"""
         self.cancelled_early: dict[int, None] = {}
@@ -76,6 +85,7 @@ class Link:
         self.peer_epoch = 0
         self.own = own
         self._port = port
+        self._now = now
         self._mark_dirty = mark_dirty
         self._credits: dict[str, PeerCredit] = {}
         self._received: dict[str, ReceiveWindow] = {}
@@ -84,7 +94,7 @@ class Link:
         self._prefix = header(own.incarnation, peer, 0)
         self._outbox: list[bytes] = []
         self._outbox_bytes = 0
-        self._hot = False
+        self._last_control_s = float("-inf")
         self._greeted = [False, False]
 
     # --- sending ----------------------------------------------------------------------------------------------------
@@ -95,47 +105,48 @@ class Link:
 
     def post_payload(
         self, message: object, kind: Kind, *values: Any, limit: int, credit: PeerCredit | None = None
-    ) -> int:
-        """Send an envelope with a message; returns its bytes. Raises BadMessage's children: nothing was sent then."""
-        values_of_message, frames = encode(message)
-        payload = pack(values_of_message)
-        size = len(payload)
-        if frames:
-            size += sum(memoryview(frame).nbytes for frame in frames)
+    ) -> None:
+        """Send an envelope with a message. Raises BadMessage's children: nothing was sent then.
+
+        What takes the control lane is charged as a message without bytes: its size is bounded by the lane's."""
+        fields, frames = encode(message)
+        if not frames:
+            packed = pack((kind, *values, 0, fields))
+            if len(packed) <= CONTROL_MAX_BYTES:
+                if len(packed) > limit:
+                    raise _oversize(message, len(packed), limit)
+                if credit is not None:
+                    credit.spend(0)
+                self._control(packed)
+                return
+        payload = pack(fields)
+        size = len(payload) + sum(memoryview(frame).nbytes for frame in frames)
         if size > limit:
-            raise Oversize(
-                f"a {type(message).__qualname__} of {size} bytes exceeds the limit of {limit}; send smaller parts"
-            )
-        packed = envelope((kind, *values), size, payload)
+            raise _oversize(message, size, limit)
         if credit is not None:
             credit.spend(size)
-        if not frames and size <= CONTROL_MAX_BYTES:
-            self._control(packed)
-        else:
-            self._send(Lane.BULK, [packed], frames)
-        return size
+        self._send(Lane.BULK, [envelope((kind, *values), size, payload)], frames)
 
     def flush(self) -> None:
-        """The tick is over: send what was collected after the first."""
-        self._hot = False
+        """The tick is over: send what was collected."""
         if self._outbox:
             envelopes, self._outbox, self._outbox_bytes = self._outbox, [], 0
             self._send(Lane.CONTROL, envelopes)
 
     def _control(self, packed: bytes) -> None:
-        if not self._hot and not self._outbox and self.address is not None:
-            self._hot = True
-            self._mark_dirty(self)
+        now_s = self._now()
+        alone = now_s - self._last_control_s > _ALONE_S
+        self._last_control_s = now_s
+        if alone and not self._outbox and self.address is not None:
             self._send(Lane.CONTROL, [packed])
             return
         if self._outbox_bytes + len(packed) > _BATCH_MAX_BYTES or len(self._outbox) >= _BATCH_MAX_ENVELOPES:
             envelopes, self._outbox, self._outbox_bytes = self._outbox, [], 0
             self._send(Lane.CONTROL, envelopes)
+        if not self._outbox:
+            self._mark_dirty(self)
         self._outbox.append(packed)
         self._outbox_bytes += len(packed)
-        if not self._hot:
-            self._hot = True
-            self._mark_dirty(self)
 
     def _send(self, lane: Lane, envelopes: list[bytes], frames: list[Frame] | None = None) -> None:
         if self.address is None or not envelopes:
@@ -217,6 +228,11 @@ class Link:
         for port in list(self.serving.values()):
             port.cancel()
         self.serving.clear()
+
+
+def _oversize(message: object, size: int, limit: int) -> Oversize:
+    name = type(message).__qualname__
+    return Oversize(f"a {name} of {size} bytes exceeds the limit of {limit}; send smaller parts")
 
 
 class RemoteDelivery(Delivery):

@@ -16,6 +16,7 @@ from typing import Any
 from headrace.transport.bounded_log import BoundedLog
 from headrace.transport.calls import Call, Calls
 from headrace.transport.cell import ActorCell, Delivery
+from headrace.transport.clock import Clock
 from headrace.transport.codec import DEFAULT_MAX_MESSAGE_BYTES, decode
 from headrace.transport.errors import CorruptFrame, HandshakeFailed, PeerLost, Refused, TransportError, from_wire
 from headrace.transport.frames import Kind, check, split
@@ -48,8 +49,14 @@ class LinkCounters:
 
 class Links:
     def __init__(
-        self, *, calls: Calls, cells: dict[str, ActorCell], max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+        self,
+        *,
+        clock: Clock,
+        calls: Calls,
+        cells: dict[str, ActorCell],
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
+        self._clock = clock
         self.counters = LinkCounters()
         self._calls = calls
         self._cells = cells
@@ -89,21 +96,17 @@ class Links:
 
     # --- out --------------------------------------------------------------------------------------------------------
 
-    def credit(self, record: ActorRecord) -> PeerCredit:
-        return self._to(record).credit(record)
-
-    def ask(self, record: ActorRecord, call: Call, message: object, credit: PeerCredit | None) -> None:
+    def ask(self, link: Link, call: Call, message: object, credit: PeerCredit | None) -> None:
         """Send an ask (or open a stream). Raises BadMessage's children before anything was sent. Without `credit` it is
         a message of the runtime: the question why an actor does not keep up must reach it."""
-        link = self._to(record)
-        link.post_payload(message, Kind.ASK, call.id, record.name, credit is not None, limit=self._limit, credit=credit)
+        link.post_payload(message, Kind.ASK, call.id, call.name, credit is not None, limit=self._limit, credit=credit)
         call.server = link
         if call.stream is not None:
             call.stream.grant = lambda num: link.post(Kind.ITEMS, call.id, num)
 
     def tell(self, record: ActorRecord, message: object, *, system: bool = False) -> None:
         """`system` messages of the runtime need no credit."""
-        link = self._to(record)
+        link = self.to(record)
         credit = None if system else link.credit(record)
         link.post_payload(message, Kind.TELL, record.name, not system, limit=self._limit, credit=credit)
 
@@ -142,7 +145,8 @@ class Links:
             for other in self._links.values():
                 other.forget_own_actor(name)
 
-    def _to(self, record: ActorRecord) -> Link:
+    def to(self, record: ActorRecord) -> Link:
+        """The way to an actor's process. Raises PeerLost where it is dead."""
         link = self._links.get(record.incarnation)
         if link is None or link.address is None:
             if record.incarnation in self._dead:
@@ -167,7 +171,9 @@ class Links:
                 raise TransportError("this runtime's network is closed")
             if len(self._links) >= _MAX_LINKS:
                 raise TransportError(f"this runtime has links to {_MAX_LINKS} processes, the most that it takes")
-            link = self._links[peer] = Link(self._port.address, peer, None, self._port, self._mark_dirty)
+            link = self._links[peer] = Link(
+                self._port.address, peer, port=self._port, now=self._clock.time, mark_dirty=self._mark_dirty
+            )
         return link
 
     def _mark_dirty(self, link: Link) -> None:
@@ -277,7 +283,7 @@ class Links:
             RemoteDelivery(message, port, link, name, cell.bound, nbytes) if credited else Delivery(message, port)
         )
         port.delivery = delivery
-        cell.deliver(delivery)
+        cell.deliver(delivery, alone=True)
 
     def _on_tell(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
         _, name, credited, nbytes, payload = values
@@ -295,7 +301,7 @@ class Links:
                 link.consumed(name, cell.bound, nbytes, link.peer_epoch)
             return
         if credited:
-            cell.deliver(RemoteDelivery(message, None, link, name, cell.bound, nbytes))
+            cell.deliver(RemoteDelivery(message, None, link, name, cell.bound, nbytes), alone=True)
         else:
             cell.deliver(Delivery(message, None), system=name.startswith("runtime/"))
 

@@ -63,14 +63,14 @@ class Outbound:
                     raise self.stopped()
                 if record.incarnation == self._incarnation:
                     await self._ask_here(call, message)
-                elif type(message) in QUERIES:
-                    self._links.ask(record, call, message, None)
                 else:
-                    credit = self._links.credit(record)
-                    while not credit.available and not future.done():  # again: another may have been faster
+                    link = self._links.to(record)
+                    credit = None if type(message) in QUERIES else link.credit(record)
+                    # Looked at again: another may have been faster.
+                    while credit is not None and not credit.available and not future.done():
                         await self._or_end(future, credit.wait())
                     if not future.done():
-                        self._links.ask(record, call, message, credit)
+                        self._links.ask(link, call, message, credit)
                 return await future
             finally:
                 self._calls.close(call)
@@ -117,7 +117,8 @@ class Outbound:
             if record.incarnation == self._incarnation:
                 self._deliver_here(call, message)
             else:
-                self._links.ask(record, call, message, self._links.credit(record))
+                link = self._links.to(record)
+                self._links.ask(link, call, message, link.credit(record))
             while True:
                 if not buffer.items:
                     if isinstance(buffer.end, TransportError):
@@ -159,7 +160,7 @@ class Outbound:
         if record.incarnation == self._incarnation:
             cell = self._cells.get(record.name)
             return cell is None or cell.has_room
-        return self._links.credit(record).available
+        return self._links.to(record).credit(record).available
 
     def _send_tell(self, record: ActorRecord, message: object) -> None:
         if self.stopped is not None:
@@ -191,7 +192,7 @@ class Outbound:
                 if cell is not None and not cell.has_room:
                     await self._until_admitted(cell, call)
             else:
-                credit = self._links.credit(record)
+                credit = self._links.to(record).credit(record)
                 while not credit.available and not call.future.done():
                     await self._or_end(call.future, credit.wait())
             if call.future.done():

@@ -110,7 +110,9 @@ class Runtime:
         self._deadlines = Deadlines(loop, self.clock)
         self._names = Names(DirectoryState(), self.clock, self._deadlines)
         self._calls = Calls(loop, self._deadlines)
-        self._links = Links(calls=self._calls, cells=self._cells, max_message_bytes=self._max_message_bytes)
+        self._links = Links(
+            clock=self.clock, calls=self._calls, cells=self._cells, max_message_bytes=self._max_message_bytes
+        )
         self._outbound = Outbound(
             incarnation=self.incarnation,
             clock=self.clock,

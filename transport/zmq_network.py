@@ -41,7 +41,7 @@ CONTROL_MAX_FRAME_BYTES = 512 * 1024
 DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024**3
 _HEADER_ROOM_BYTES = 64 * 1024
 """What a batch adds to one message of the largest size."""
-_COPY_BELOW_BYTES = 32 * 1024
+_COPY_BELOW_BYTES = 256 * 1024
 _MAX_IPC_PATH_BYTES = 107
 _FORGET_LINGER_MS = 200
 _TCP_ENDPOINT = re.compile(r"tcp://(\d{1,3}\.){3}\d{1,3}:[1-9]\d{0,4}", re.ASCII)

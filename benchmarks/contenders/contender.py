@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Protocol
 
+FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAYLOAD_BYTES = 200
 WINDOW_BYTES = 64 * 1024 * 1024
 """What a sender of arrays may have under way: the systems without flow control get an acknowledged window of it."""
@@ -32,10 +33,7 @@ class Contender(Protocol):
 
 def start_server(module: str, *arguments: str) -> subprocess.Popen[bytes]:
     """Run `serve(*arguments)` of a module of this folder in a process of its own. It ends with its standard input."""
-    code = (
-        f"import sys; sys.path.insert(0, {os.path.dirname(os.path.dirname(os.path.abspath(__file__)))!r}); "
-        f"from contenders.{module} import serve; serve(*sys.argv[1:])"
-    )
+    code = f"import sys; sys.path.insert(0, {FOLDER!r}); from contenders.{module} import serve; serve(*sys.argv[1:])"
     return subprocess.Popen([sys.executable, "-c", code, *arguments], stdin=subprocess.PIPE)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import uvloop
 
 from contenders.contender import PAYLOAD_BYTES, start_server, stop_server
-from headrace.transport import Actor, Context, Runtime, ZmqNetwork, handles, message
+from headrace.transport import Actor, Context, Runtime, StreamNetwork, ZmqNetwork, handles, message
 
 TIMEOUT_S = 60.0
 
@@ -80,6 +80,8 @@ class Caller(Actor):
 
 
 def network(kind: str, folder: str) -> Any:
+    if kind == "stream":
+        return StreamNetwork(folder=folder)
     return ZmqNetwork(ipc_folder=folder) if kind == "ipc" else ZmqNetwork(bind="tcp://127.0.0.1")
 
 
@@ -174,6 +176,7 @@ class Client:
             handled += counted.num
 
     def close(self) -> None:
-        stop_server(self._server)
+        # The server takes its leave of the directory, which lives here.
+        self._loop.run_until_complete(self._loop.run_in_executor(None, stop_server, self._server))
         self._loop.run_until_complete(self._runtime.stop())
         self._folder.cleanup()

@@ -10,7 +10,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from headrace.transport import Actor, LoopbackNetwork, Network, PeerDown, PeerUp, ZmqNetwork, handles, message
+from headrace.transport import (
+    Actor,
+    LoopbackNetwork,
+    Network,
+    PeerDown,
+    PeerUp,
+    StreamNetwork,
+    ZmqNetwork,
+    handles,
+    message,
+)
 
 
 @message("test.say")
@@ -135,12 +145,13 @@ def samples() -> SimpleNamespace:
     )  # fmt: skip
 
 
-@pytest.fixture(params=["loopback", "ipc", "tcp"])
+@pytest.fixture(params=["loopback", "ipc", "tcp", "stream"])
 def make_network(request: pytest.FixtureRequest) -> Callable[[], Network]:
     """A maker of networks; every runtime of one test shares what it makes."""
     makers: dict[str, Callable[[], Network]] = {
         "loopback": LoopbackNetwork,
         "ipc": ZmqNetwork,
         "tcp": lambda: ZmqNetwork(bind="tcp://127.0.0.1"),
+        "stream": StreamNetwork,
     }
     return makers[request.param]
