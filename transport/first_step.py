@@ -42,19 +42,19 @@ class FirstStep:
     @types.coroutine
     def rest(self) -> Generator[Any, Any, None]:
         """The steps that are left."""
-        yielded, send, throw = self._yielded, self._coroutine.send, self._coroutine.throw
+        coroutine, yielded = self._coroutine, self._yielded
         pending: BaseException | None = None
         value: Any = None
         while True:
             try:
                 value = yield yielded
             except GeneratorExit:
-                self._coroutine.close()
+                coroutine.close()
                 raise
             except BaseException as error:  # thrown in by the task (cancellation): it belongs to the coroutine
                 pending = error
             try:
-                yielded = send(value) if pending is None else throw(pending)
+                yielded = coroutine.send(value) if pending is None else coroutine.throw(pending)
             except StopIteration:
                 return
             pending = None

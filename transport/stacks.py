@@ -1,7 +1,7 @@
 """Where code stands right now, as short lines of text: a thread's Python stack, or the chain of awaits of a task.
 
 `Task.get_stack` shows only the outermost frame of a task that waits; here the chain is followed to what is awaited at
-its end, also through `Activity.drive`. Called when something is diagnosed, never on a message's way.
+its end, also where coroutines are stepped by hand. Called when something is diagnosed, never on a message's way.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from types import FrameType
 from typing import Any
 
 from headrace.transport.activity import Activity
+from headrace.transport.first_step import FirstStep
 
 MAX_FRAMES = 12
 _MAX_LINE = 200
 _SHOWN_FOLDERS = 3
+_BY_HAND = (Activity.drive.__code__, FirstStep.rest.__code__)
+"""They send into a coroutine that they call `coroutine`, and say nothing themselves."""
 
 
 def thread_stack(thread_id: int, limit: int = MAX_FRAMES) -> tuple[str, ...]:
@@ -46,7 +49,7 @@ def _awaiting(awaitable: Any) -> Iterator[FrameType]:
         frame = getattr(awaitable, "cr_frame", None) or getattr(awaitable, "gi_frame", None)
         if frame is None:
             return  # a future, or something of the interpreter's own
-        if frame.f_code is Activity.drive.__code__:  # it sends into its coroutine by hand, and says nothing itself
+        if frame.f_code in _BY_HAND:
             awaitable = frame.f_locals["coroutine"]
             continue
         yield frame

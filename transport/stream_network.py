@@ -17,41 +17,46 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
+from headrace.transport.codec import DEFAULT_MAX_MESSAGE_BYTES
 from headrace.transport.errors import CorruptFrame, TransportError
 from headrace.transport.framing import MessageReader, pack_message
-from headrace.transport.network import Address, Frame, Lane, Receive
+from headrace.transport.network import Address, Frame, Lane, Receive, Unreachable, nobody_cares
 
 logger = logging.getLogger(__name__)
 
-CONTROL_MAX_FRAME_BYTES = 4 * 1024 * 1024
-BULK_MAX_FRAME_BYTES = 64 * 1024**3
+CONTROL_MAX_FRAME_BYTES = 512 * 1024
+"""A batch holds 64 KiB, or one envelope: a message of 64 KiB, or an error with its traceback."""
+_HEADER_ROOM_BYTES = 64 * 1024
+"""What a batch adds to one message of the largest size."""
+_SCHEME = "unix://"
 _MAX_PATH_BYTES = 107
 _FORGET_AFTER_S = 0.2
 _BACKLOG = 1024
 
 
 class StreamNetwork:
-    """`folder`: where the fresh folder of the sockets is made; the system's temporary folder by default. `heartbeat_s`:
-    how often a runtime tells the directory that it lives."""
+    """`folder`: where the fresh folder of the sockets is made, and below which those of peers lie; the system's
+    temporary folder by default. `max_message_bytes`: of what is received in one frame; a peer that sends more is cut
+    off. `heartbeat_s`: how often a runtime tells the directory that it lives. Raises ValueError."""
 
     def __init__(
         self,
         *,
         folder: str | None = None,
         heartbeat_s: float | None = 1.0,
-        max_frame_bytes: int = BULK_MAX_FRAME_BYTES,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         if heartbeat_s is not None and heartbeat_s <= 0:
             raise ValueError(f"heartbeat_s must be > 0 or None, got {heartbeat_s}")
         self.heartbeat_s = heartbeat_s
-        self._folder = folder
-        self._limits = {Lane.CONTROL: CONTROL_MAX_FRAME_BYTES, Lane.BULK: max_frame_bytes}
+        self._folder = folder or tempfile.gettempdir()
+        self._limits = {Lane.CONTROL: CONTROL_MAX_FRAME_BYTES, Lane.BULK: max_message_bytes + _HEADER_ROOM_BYTES}
 
-    async def open(self, incarnation: str, receive: Receive) -> StreamPort:
+    async def open(self, incarnation: str, receive: Receive, unreachable: Unreachable = nobody_cares) -> StreamPort:
         """Listen on both lanes. Raises TransportError where a path cannot be bound."""
         folder = Path(tempfile.mkdtemp(prefix="headrace-", dir=self._folder))
         loop = asyncio.get_running_loop()
-        port = StreamPort(incarnation, folder)
+        port = StreamPort(incarnation, folder, Path(self._folder))
         try:
             for lane in Lane:
                 path = port.path(lane)
@@ -68,11 +73,12 @@ class StreamNetwork:
 
 
 class StreamPort:
-    def __init__(self, incarnation: str, folder: Path) -> None:
+    def __init__(self, incarnation: str, folder: Path, peers_below: Path) -> None:
         self._folder = folder
+        self._peers_below = peers_below
         name = secrets.token_hex(4)
         self._paths = {lane: folder / f"{name}{lane.name[0].lower()}" for lane in Lane}
-        endpoints = [f"unix://{self._paths[lane]}" for lane in Lane]
+        endpoints = [f"{_SCHEME}{self._paths[lane]}" for lane in Lane]
         self._address = Address(incarnation, *endpoints)
         self._outgoing: dict[str, _Outgoing] = {}
         self._closing: set[_Outgoing] = set()
@@ -86,13 +92,21 @@ class StreamPort:
     def path(self, lane: Lane) -> Path:
         return self._paths[lane]
 
+    def check(self, address: Address) -> None:
+        """What comes in a HELLO is connected to: no other socket of this host shall be."""
+        for endpoint in (address.control, address.bulk):
+            path = Path(endpoint.removeprefix(_SCHEME))
+            inside = self._peers_below in path.parents and ".." not in path.parts
+            if not endpoint.startswith(_SCHEME) or not inside or len(str(path).encode()) > _MAX_PATH_BYTES:
+                raise TransportError(f"{endpoint!r:.120} is no endpoint of a peer in this network")
+
     def send(self, to: Address, lane: Lane, frames: Sequence[Frame]) -> None:
         endpoint = to.endpoint(lane)
         outgoing = self._outgoing.get(endpoint)
         if outgoing is None or outgoing.closed:
             if not self.servers:
                 return
-            outgoing = self._outgoing[endpoint] = _Outgoing(endpoint.removeprefix("unix://"))
+            outgoing = self._outgoing[endpoint] = _Outgoing(endpoint.removeprefix(_SCHEME))
         outgoing.send(frames)
 
     def forget(self, to: Address) -> None:
