@@ -224,7 +224,7 @@ class Outbound:
         record = self._names.state.find(call.name)
         if record is not None and record.incarnation == call.incarnation:
             probe = self._calls.open(call.name, call.incarnation, self._clock.time() + 1.0, 1.0)
-            self._links.ask(record, probe, ActivityQuery(), None)
+            self._links.ask(self._links.to(record), probe, ActivityQuery(), None)
             self._calls.close(probe)
 
     async def _or_end(self, future: asyncio.Future[Any], wait: Any) -> None:
