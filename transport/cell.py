@@ -103,9 +103,8 @@ class ActorCell:
 
     # --- arriving ---------------------------------------------------------------------------------------------------
 
-    def deliver(self, delivery: Delivery, *, system: bool = False, alone: bool = False) -> None:
-        """Put a message into the mailbox under its policy. Never waits; refusals go to the asker. `alone`: no task runs
-        now, so that an actor that waits may handle it at once."""
+    def deliver(self, delivery: Delivery, *, system: bool = False) -> None:
+        """Put a message into the mailbox under its policy. Never waits; refusals go to the asker."""
         if self._closed is not None:
             self._turn_away(delivery, PeerLost.of(self.name, self.incarnation, self._closed))
             return
@@ -131,9 +130,8 @@ class ActorCell:
             )
         if self._wake is None or self._wake.done():
             return
-        if alone and self._handle_at_once():
-            return
-        self._wake.set_result(None)
+        if not self._handle_at_once():
+            self._wake.set_result(None)
 
     @property
     def has_room(self) -> bool:
@@ -274,6 +272,8 @@ class ActorCell:
         in quick succession is cheaper in one turn."""
         now_s = self._now()
         if now_s - self._handled_at_once_s < _ALONE_S or self._mailbox_task is None:
+            return False
+        if asyncio.current_task(self._loop) is not None:  # it comes from this process
             return False
         self._handled_at_once_s = now_s
         delivery = self.mailbox.take()

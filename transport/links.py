@@ -283,7 +283,7 @@ class Links:
             RemoteDelivery(message, port, link, name, cell.bound, nbytes) if credited else Delivery(message, port)
         )
         port.delivery = delivery
-        cell.deliver(delivery, alone=True)
+        cell.deliver(delivery)
 
     def _on_tell(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
         _, name, credited, nbytes, payload = values
@@ -301,7 +301,7 @@ class Links:
                 link.consumed(name, cell.bound, nbytes, link.peer_epoch)
             return
         if credited:
-            cell.deliver(RemoteDelivery(message, None, link, name, cell.bound, nbytes), alone=True)
+            cell.deliver(RemoteDelivery(message, None, link, name, cell.bound, nbytes))
         else:
             cell.deliver(Delivery(message, None), system=name.startswith("runtime/"))
 
