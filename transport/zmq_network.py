@@ -41,7 +41,7 @@ CONTROL_MAX_FRAME_BYTES = 512 * 1024
 DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024**3
 _HEADER_ROOM_BYTES = 64 * 1024
 """What a batch adds to one message of the largest size."""
-_COPY_BELOW_BYTES = 256 * 1024
+_COPY_BELOW_BYTES = 64 * 1024
 _MAX_IPC_PATH_BYTES = 107
 _FORGET_LINGER_MS = 200
 _TCP_ENDPOINT = re.compile(r"tcp://(\d{1,3}\.){3}\d{1,3}:[1-9]\d{0,4}", re.ASCII)
@@ -226,7 +226,7 @@ class _LaneSockets:
             return
         last = len(frames) - 1
         for index, frame in enumerate(frames):
-            copy = memoryview(frame).nbytes < _COPY_BELOW_BYTES
+            copy = (len(frame) if type(frame) is bytes else memoryview(frame).nbytes) < _COPY_BELOW_BYTES
             push.send(frame, zmq.NOBLOCK if index == last else zmq.NOBLOCK | zmq.SNDMORE, copy=copy)
 
     def _connect(self, endpoint: str) -> zmq.Socket[bytes]:
@@ -294,8 +294,15 @@ class _LaneSockets:
     def _drain_bulk(self) -> None:
         if self._fd is None:
             return
+        pull, receive, lane = self._pull, self._receive, self._lane
         with contextlib.suppress(zmq.Again):
             for _ in range(DRAIN_BUDGET):
-                parts = self._pull.recv_multipart(zmq.NOBLOCK, copy=False)
-                self._receive(self._lane, [part.buffer for part in parts])
+                part = pull.recv(zmq.NOBLOCK, copy=False)
+                frames = [part.buffer]
+                while part.more:
+                    part = pull.recv(copy=False)  # it is there: a message arrives whole
+                    frames.append(part.buffer)
+                receive(lane, frames)
+                if not pull.getsockopt(_EVENTS) & _POLLIN:  # type: ignore[operator]
+                    return
             self._loop.call_soon(self._drain_bulk)
