@@ -3,8 +3,8 @@
     python benchmarks/ledger.py [--quick] [--json FILE]
 
 Each session has 2,000 tokens, in groups of 8; transactions are as far apart as they are in a run at `rate` sessions/s.
-`share_at_500_per_s` is the share of one core that the journal takes at 500 sessions/s, by CPU time: the dispatcher's loop
-runs on one.
+`share_at_500_per_s` is the share of one core that the journal takes at 500 sessions/s, by CPU time: the dispatcher's
+loop runs on one.
 """
 
 from __future__ import annotations

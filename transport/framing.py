@@ -94,7 +94,7 @@ class MessageReader:
 
     def _begin_large(self, size: int, start: int) -> None:
         # numpy's memory is not zeroed first.
-        self._large = memoryview(np.empty(size, np.uint8))
+        self._large = np.empty(size, np.uint8).data
         self._large_filled = self._end - start
         self._large[: self._large_filled] = self._scratch[start : self._end]
         self._begin = self._end = 0
