@@ -8,13 +8,14 @@ import tempfile
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import uvloop
 
 from contenders.contender import PAYLOAD_BYTES, start_server, stop_server
-from headrace.transport import Actor, Context, Runtime, StreamNetwork, ZmqNetwork, handles, message
+from headrace.transport import Actor, Context, CurveKeys, Runtime, StreamNetwork, ZmqNetwork, handles, message
 
 TIMEOUT_S = 60.0
 
@@ -80,9 +81,13 @@ class Caller(Actor):
 
 
 def network(kind: str, folder: str) -> Any:
+    """`kind`: ipc, stream, tcp, or tcp with the CURVE keys that lie in the folder."""
     if kind == "stream":
         return StreamNetwork(folder=folder)
-    return ZmqNetwork(ipc_folder=folder) if kind == "ipc" else ZmqNetwork(bind="tcp://127.0.0.1")
+    if kind == "ipc":
+        return ZmqNetwork(ipc_folder=folder)
+    keys = CurveKeys.read(Path(folder) / "keys") if kind == "curve" else None
+    return ZmqNetwork(bind="tcp://127.0.0.1", keys=keys)
 
 
 def serve(kind: str, folder: str, directory: str) -> None:
@@ -99,6 +104,8 @@ def serve(kind: str, folder: str, directory: str) -> None:
 class Client:
     def __init__(self, kind: str = "ipc") -> None:
         self._folder = tempfile.TemporaryDirectory()
+        if kind == "curve":
+            CurveKeys.make().write(Path(self._folder.name) / "keys")
         self._loop = uvloop.new_event_loop()
         self._caller = Caller()
 
@@ -167,6 +174,27 @@ class Client:
             return time.perf_counter() - began_s
 
         return self._run(main())
+
+    def asks_beside(self, nbytes: int, num: int) -> list[float]:
+        """Round trips one after the other for as long as `num` arrays of `nbytes` flow on the other lane."""
+        arrays = [np.full(nbytes, i, np.uint8) for i in range(4)]
+
+        async def main() -> list[float]:
+            times: list[float] = []
+            flow = self._caller.work(self._flow(arrays, num))
+            while not flow.done():
+                began_s = time.perf_counter()
+                await self._context.ask("server/0", self._ping, timeout_s=TIMEOUT_S)
+                times.append(time.perf_counter() - began_s)
+            await flow
+            return times
+
+        return self._run(main())
+
+    async def _flow(self, arrays: list[np.ndarray], num: int) -> None:
+        for i in range(num):
+            await self._context.tell("server/0", Block(arrays[i % len(arrays)]))
+        await self._all_handled(num)
 
     async def _all_handled(self, num: int) -> None:
         """Blocks travel on the bulk lane, the question on the other: it is asked until all are there."""
