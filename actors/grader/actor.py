@@ -47,7 +47,6 @@ log = logging.getLogger(__name__)
 
 _REMEMBERED_SESSIONS = 4096
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.2, 5.0
-_METRICS_EVERY_S = 5.0
 _DRAIN_LIMIT_S = 2.0
 
 
@@ -56,7 +55,7 @@ class Grader(Actor):
     workers: child processes for gradings of isolation "process"; started when first needed. timeout_s: hard limit of
     one grading there. memory_bytes: address space of such a child. trajectories_dir: where the shard is written.
     dispatcher, monitor: names of those actors. delivery_timeout_s: of one try to hand a session over; tries go on, with
-    whichever process the dispatcher is by then, for delivery_patience_s. flush_every_s: how often the shard is written.
+    whichever process the dispatcher is by then, for delivery_patience_s. metrics_every_s: how often it reports.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class Grader(Actor):
         monitor: str = "monitor",
         delivery_timeout_s: float = 30.0,
         delivery_patience_s: float = 300.0,
-        flush_every_s: float = 1.0,
+        metrics_every_s: float = 5.0,
     ) -> None:
         for name, value in (("concurrency", concurrency), ("workers", workers)):
             if value < 1:
@@ -81,7 +80,7 @@ class Grader(Actor):
             ("timeout_s", timeout_s),
             ("delivery_timeout_s", delivery_timeout_s),
             ("delivery_patience_s", delivery_patience_s),
-            ("flush_every_s", flush_every_s),
+            ("metrics_every_s", metrics_every_s),
         ):
             if seconds <= 0:
                 raise ValueError(f"{name} must be > 0, got {seconds}")
@@ -103,7 +102,7 @@ class Grader(Actor):
         self._monitor = monitor
         self._delivery_timeout_s = delivery_timeout_s
         self._delivery_patience_s = delivery_patience_s
-        self._flush_every_s = flush_every_s
+        self._metrics_every_s = metrics_every_s
         self._seen: OrderedDict[tuple[str, int], None] = OrderedDict()
         self.counts: Counter[str] = Counter()
         """graded, missing, killed, raised, delivered, undelivered, abandoned, duplicates"""
@@ -126,10 +125,10 @@ class Grader(Actor):
             await context.run_blocking(self._grading.warm_up, False, label="warm_up")
         for number in range(self._concurrency):
             context.spawn(self._work(), name=f"{context.name}-work-{number}")
-        context.spawn(self._keep_flushing(), name=f"{context.name}-flush")
+        context.spawn(self._keep_reporting(), name=f"{context.name}-report")
 
     async def on_stop(self) -> None:
-        """Deliver what is in hand, within a bound; then write the shard out and end the child processes."""
+        """Deliver what is in hand, within a bound; then end the child processes and close the shard."""
         deadline = self.context.clock.time() + _DRAIN_LIMIT_S
         while self._in_hand and self.context.clock.time() < deadline:
             await self.context.clock.sleep(0.02)
@@ -246,14 +245,11 @@ class Grader(Actor):
             error,
         )
 
-    async def _keep_flushing(self) -> None:
+    async def _keep_reporting(self) -> None:
         clock = self.context.clock
-        began_s = reported_s = clock.time()
+        began_s = clock.time()
         while True:
-            await clock.sleep(self._flush_every_s)
-            self._shard.flush()
+            await clock.sleep(self._metrics_every_s)
             self._failures.tick(clock.time())
-            if clock.time() - reported_s >= _METRICS_EVERY_S:
-                reported_s = clock.time()
-                values = {name: float(count) for name, count in self.counts.items()}
-                self.context.tell_soon(self._monitor, Metrics("grader", "wall_s", reported_s - began_s, values))
+            values = {name: float(count) for name, count in self.counts.items()}
+            self.context.tell_soon(self._monitor, Metrics("grader", "wall_s", clock.time() - began_s, values))

@@ -82,9 +82,11 @@ def read_books(folder: Path) -> Books:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """A last line that its writer was killed in does not count."""
     with path.open(encoding="utf-8") as lines:
         for line in lines:
-            yield json.loads(line)
+            if line.endswith("\n"):
+                yield json.loads(line)
 
 
 def retrained(books: Books) -> int:

@@ -461,7 +461,7 @@ class Triangle:
             grading=DrawnGrading(self.plan.trouble),
             trajectories_dir=str(self.folder / "trajectories"),
             concurrency=self._rng.choice((1, 4)),
-            flush_every_s=60.0,
+            metrics_every_s=60.0,
         )
 
     def _make_generator(self) -> Actor:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from headrace.actors.grader.trajectory_shard import TrajectoryShard, shard_path, to_line
 from headrace.actors.session import ChatMessage, ToolCall, Trajectory
 
@@ -39,20 +41,28 @@ def test_numbers_that_are_not_finite_stay_readable(make_session: MakeSession) ->
     assert record["logprobs"] == [0.0, 0.0, 0.0, "nan", "-inf", -1.0]
 
 
-def test_only_whole_lines_reach_the_file(make_session: MakeSession, tmp_path: Path) -> None:
+def test_a_line_is_there_when_append_returns(make_session: MakeSession, tmp_path: Path) -> None:
     path = shard_path(tmp_path / "trajectories", "grader/1")
     assert path.name == "grader-1.jsonl"
     shard = TrajectoryShard(path)
     line = to_line(make_session("x" * 1000), actor_name="grader/1", graded_at_s=0.0)
-    sizes = set()
-    for _ in range(1500):
+    for number in range(1, 20):
         shard.append(line)
-        sizes.add(path.stat().st_size)
-    assert all(size % len(line) == 0 for size in sizes)
-    assert len(sizes) > 1, "a full buffer is written without waiting"
+        assert path.stat().st_size == number * len(line)
     shard.close()
     shard.close()
-    assert path.read_text().count("\n") == 1500
+    assert path.read_text().count("\n") == 19
+
+
+@pytest.mark.parametrize("whole", ["", '{"session_id":"a"}\n'])
+@pytest.mark.parametrize("half", ["", '{"session_id":"b', '{"b":"' + "x" * 200_000])
+def test_what_a_killed_predecessor_left_half_is_cut_off(whole: str, half: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_text(whole + half)
+    shard = TrajectoryShard(path)
+    shard.append("{}\n")
+    shard.close()
+    assert path.read_text() == whole + "{}\n"
 
 
 def test_half_a_surrogate_pair_is_written(make_session: MakeSession, tmp_path: Path) -> None:
