@@ -27,6 +27,7 @@ from headrace.transport.errors import (
     WrongVersion,
 )
 from headrace.transport.group import Group
+from headrace.transport.insist import insist
 from headrace.transport.loopback import LoopbackNetwork
 from headrace.transport.mailbox import MailboxBound
 from headrace.transport.message import message
@@ -90,6 +91,7 @@ __all__ = [
     "WrongVersion",
     "ZmqNetwork",
     "handles",
+    "insist",
     "message",
     "run_virtual",
 ]

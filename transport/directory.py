@@ -60,12 +60,15 @@ class DirectoryState:
     # --- the host's transitions -------------------------------------------------------------------------------------
 
     def register(self, actor: ActorRecord) -> list[DirectoryChange]:
-        """A newer incarnation replaces an older one of the same name. Raises PeerLost for a dead incarnation."""
+        """A newer incarnation replaces an older one of the same name. The same once more (its runtime did not hear the
+        answer) changes nothing. Raises PeerLost for a dead incarnation."""
         reason = self._dead.get(actor.incarnation)
         if reason is not None:
             raise PeerLost.of(actor.name, actor.incarnation, f"declared dead before it registered ({reason})")
         changes = []
         old = self._actors.get(actor.name)
+        if old == actor:
+            return []
         if old is not None:
             changes.append(self._down(old, f"replaced by incarnation {actor.incarnation}"))
         changes.append(self._change(up=actor))

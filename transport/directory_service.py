@@ -1,7 +1,8 @@
 """The directory as actors: the service in the hosting runtime, and the agent that keeps every other runtime's copy.
 
 The service applies what runtimes and the supervisor report and pushes each change to all; the agent applies changes
-in order and takes a fresh snapshot where it missed one.
+in order and takes a fresh snapshot where it missed one. Each heartbeat says how far its runtime's copy is, so that the
+last change before a silence is missed for no longer than a beat.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from collections.abc import Callable
 
 from headrace.transport.actor import Actor, handles
 from headrace.transport.directory import DirectoryState
+from headrace.transport.insist import insist
 from headrace.transport.mailbox import MailboxBound
 from headrace.transport.names import Names
 from headrace.transport.system import (
     ActorRecord,
     DirectoryChange,
+    DirectoryRevision,
     DirectorySnapshot,
     Heartbeat,
     Leave,
@@ -25,8 +28,10 @@ from headrace.transport.system import (
 )
 
 DIRECTORY = "directory/0"
+TRY_S = 10.0
+"""An answer of the directory takes milliseconds: what stays out for so long was lost, and is asked for again."""
 
-Push = Callable[[ActorRecord, DirectoryChange], None]
+Push = Callable[[ActorRecord, DirectoryChange | DirectoryRevision], None]
 
 
 def agent_name(incarnation: str) -> str:
@@ -109,6 +114,9 @@ class DirectoryService(Actor):
     async def heartbeat(self, message: Heartbeat) -> None:
         self._state.heartbeat(message.incarnation, self._listened_s)
         self.lag_s[message.incarnation] = message.lag_s
+        record = self._subscribers.get(message.incarnation)
+        if record is not None and message.revision < self._state.revision:
+            self._push(record, DirectoryRevision(self._state.revision))
 
 
 class RuntimeAgent(Actor):
@@ -128,16 +136,19 @@ class RuntimeAgent(Actor):
         clock = self.context.clock
         lag_s = 0.0
         while True:
-            self.context.tell_soon(DIRECTORY, Heartbeat(self.context.incarnation, lag_s))
+            beat = Heartbeat(self.context.incarnation, lag_s, self._names.state.revision)
+            self.context.tell_soon(DIRECTORY, beat)
             began_s = clock.time()
             await clock.sleep(every_s)
             lag_s = max(0.0, clock.time() - began_s - every_s)
 
     async def join(self, timeout_s: float) -> None:
-        """Subscribe and take the snapshot over."""
+        """Subscribe and take the snapshot over. Raises TransportError after `timeout_s` without an answer."""
         self._joined = False
         request = Subscribe(self.context.incarnation, self._address)
-        snapshot: DirectorySnapshot = await self.context.ask(DIRECTORY, request, timeout_s=timeout_s)
+        snapshot: DirectorySnapshot = await insist(
+            self.context, DIRECTORY, request, timeout_s=min(TRY_S, timeout_s), patience_s=timeout_s - TRY_S
+        )
         state: DirectoryState = self._names.state
         for change in list(state.difference(snapshot)):
             self._take(change)
@@ -154,9 +165,18 @@ class RuntimeAgent(Actor):
         elif message.revision == revision + 1:
             self._take(message)
         elif message.revision > revision:
-            self._joined = False
             self._early.append(message)
-            self.context.spawn(self.join(60.0), "rejoin")
+            self._rejoin()
+
+    @handles(DirectoryRevision)
+    async def revision(self, message: DirectoryRevision) -> None:
+        """What this copy still lacks was lost: it came before this message or not at all."""
+        if self._joined and message.revision > self._names.state.revision:
+            self._rejoin()
+
+    def _rejoin(self) -> None:
+        self._joined = False
+        self.context.spawn(self.join(60.0), "rejoin")
 
     def _take(self, change: DirectoryChange) -> None:
         self._names.state.apply(change)

@@ -95,7 +95,7 @@ class Link:
         self._outbox: list[bytes] = []
         self._outbox_bytes = 0
         self._last_control_s = float("-inf")
-        self._greeted = [False, False]
+        self._is_known = False
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
@@ -151,9 +151,10 @@ class Link:
     def _send(self, lane: Lane, envelopes: list[bytes], frames: list[Frame] | None = None) -> None:
         if self.address is None or not envelopes:
             return
-        if not self._greeted[lane]:
-            self._greeted[lane] = True
-            envelopes = [pack([Kind.HELLO, str(self.own)]), *envelopes]
+        if not self._is_known:
+            self._is_known = any(self.expected)  # who speaks to us knows us; until then any batch may be lost
+            if not self._is_known:
+                envelopes = [pack([Kind.HELLO, str(self.own)]), *envelopes]
         sequence = self._sequence[lane]
         self._sequence[lane] = sequence + 1
         batch = join(self._prefix, sequence, envelopes)
@@ -212,9 +213,8 @@ class Link:
             self.post(Kind.GRANT, name, self.peer_epoch, received.consumed, received.consumed_bytes)
 
     def lane_failed(self, lane: Lane) -> None:
-        """Nothing that was sent on this lane has left, and the peer has never heard this process on it."""
+        """Nothing that was sent on this lane has left."""
         self._sequence[lane] = 0
-        self._greeted[lane] = False
         self.new_epoch()
 
     def peer_began_epoch(self, epoch: int) -> None:

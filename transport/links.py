@@ -225,12 +225,15 @@ class Links:
                 self._log.warning("defect", "an envelope of %s could not be handled", link.peer, exc_info=True)
 
     def _greet(self, source: str, envelopes: list[Any]) -> Link:
-        """The first batch of a peer must say where replies go."""
+        """The first batch that comes from a peer must say where replies go."""
         if not envelopes or check(envelopes[0]) != Kind.HELLO:
             raise CorruptFrame(f"the first batch of {source!r:.40} has no HELLO")
-        if self._checked(envelopes[0][1]).incarnation != source:
+        address = self._checked(envelopes[0][1])
+        if address.incarnation != source:
             raise CorruptFrame("a HELLO must name its own incarnation")
-        return self._link(source)
+        link = self._link(source)
+        link.address = address  # at once: what was lost before this batch is answered with a GAP
+        return link
 
     def _in_order(self, link: Link, lane: Lane, epoch: int, sequence: int) -> bool:
         """Whether the batch counts, though it is not simply the next one: repeated, after a gap, or of a new epoch."""

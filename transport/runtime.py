@@ -25,9 +25,17 @@ from headrace.transport.codec import DEFAULT_MAX_MESSAGE_BYTES, round_trip
 from headrace.transport.context import Context
 from headrace.transport.deadlines import Deadlines
 from headrace.transport.directory import DirectoryState, full_name, role_of
-from headrace.transport.directory_service import DIRECTORY, DirectoryService, RuntimeAgent, agent_name, system_record
+from headrace.transport.directory_service import (
+    DIRECTORY,
+    TRY_S,
+    DirectoryService,
+    RuntimeAgent,
+    agent_name,
+    system_record,
+)
 from headrace.transport.errors import ActorFailed, RuntimeStopped, TransportError, describe
 from headrace.transport.forks import disown_in_forked_children
+from headrace.transport.insist import insist
 from headrace.transport.links import Links
 from headrace.transport.loopback import LoopbackNetwork
 from headrace.transport.names import Names
@@ -37,6 +45,7 @@ from headrace.transport.system import (
     ActivityQuery,
     ActorRecord,
     DirectoryChange,
+    DirectoryRevision,
     Leave,
     PeerDown,
     PeerUp,
@@ -241,7 +250,7 @@ class Runtime:
         if self._service is not None:
             self._service.commit(self._names.state.register(record))
             return
-        await self.context.ask(DIRECTORY, Register(record), timeout_s=JOIN_TIMEOUT_S)
+        await insist(self.context, DIRECTORY, Register(record), timeout_s=TRY_S, patience_s=JOIN_TIMEOUT_S - TRY_S)
         await self._names.find(record.name, JOIN_TIMEOUT_S)
 
     async def _unregister(self, name: str, reason: str) -> None:
@@ -256,11 +265,11 @@ class Runtime:
             self._directory_silent = self._stopped  # it does not hold up the end of each actor
             logger.warning("%s could not be taken out of the directory: %s", name, error)
 
-    def _push(self, record: ActorRecord, change: DirectoryChange) -> None:
+    def _push(self, record: ActorRecord, news: DirectoryChange | DirectoryRevision) -> None:
         try:
-            self._links.tell(record, change, system=True)
+            self._links.tell(record, news, system=True)
         except TransportError as error:
-            logger.warning("the directory's change %d did not reach %s: %s", change.revision, record.name, error)
+            logger.warning("the directory's revision %d did not reach %s: %s", news.revision, record.name, error)
 
     async def _stop_actor(self, cell: ActorCell, reason: str, grace_s: float) -> None:
         stopping = asyncio.ensure_future(cell.timed(cell.actor.on_stop(), f"{cell.name}:on_stop"))

@@ -177,13 +177,23 @@ class DirectoryChange:
     reason: str = ""
 
 
+@message("headrace.directory.revision")
+@dataclass(frozen=True, slots=True)
+class DirectoryRevision:
+    """directory → runtime (tell), where a heartbeat was behind: all changes up to `revision` were sent before."""
+
+    revision: int
+
+
 @message("headrace.directory.heartbeat")
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """runtime → directory (tell), every second or so. `lag_s`: how late the event loop was at its last beat."""
+    """runtime → directory (tell), every second or so. `lag_s`: how late the event loop was at its last beat.
+    `revision`: of the runtime's copy of the directory."""
 
     incarnation: str
     lag_s: float
+    revision: int
 
 
 QUERIES: tuple[type, ...] = (ActivityQuery, WaitQuery)

@@ -6,15 +6,11 @@ BatchTrained goes by session ids, LearnerResumed and TrainingFinished change not
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
-from headrace.transport import Context, DeadlineExceeded, PeerLost, Refused
-
-logger = logging.getLogger(__name__)
+from headrace.transport import Context, insist
 
 DISPATCHER = "dispatcher"
-_PAUSE_S = 0.5
 
 
 class DispatcherLink:
@@ -27,14 +23,4 @@ class DispatcherLink:
     async def ask(self, message: object, *, timeout_s: float) -> Any:
         """The reply of the dispatcher, or of its successor. Raises what `context.ask` raises, once the patience is at
         its end; RemoteError at once."""
-        clock = self._context.clock
-        give_up_s: float | None = None
-        while True:
-            try:
-                return await self._context.ask(DISPATCHER, message, timeout_s=timeout_s)
-            except (PeerLost, Refused, DeadlineExceeded) as error:
-                give_up_s = give_up_s or clock.time() + self._patience_s
-                if clock.time() >= give_up_s:
-                    raise
-                logger.warning("%s is said again: %s", type(message).__name__, error)
-                await clock.sleep(_PAUSE_S)
+        return await insist(self._context, DISPATCHER, message, timeout_s=timeout_s, patience_s=self._patience_s)

@@ -333,7 +333,9 @@ class Triangle:
 
     def __init__(self, seed: int, plan: Plan, folder: Path, model: Path, tap: Any = None) -> None:
         self.seed, self.plan, self.folder, self.model = seed, plan, folder, model
-        self.network = LoopbackNetwork(schedule=Schedule(seed), tap=self._tap)
+        # Heartbeats show what was lost last; nothing else needs them here.
+        beat_s = 1.0 if plan.breaks else None
+        self.network = LoopbackNetwork(schedule=Schedule(seed), tap=self._tap, heartbeat_s=beat_s)
         self.processes = Processes(self.network)
         self.gauge = Gauge(plan.slots)
         self.disk = Checkpoint()
