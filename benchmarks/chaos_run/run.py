@@ -30,6 +30,7 @@ OVERRIDES = (
     f"learner.pretrain.steps={SHAPE.pretrain_steps}",
     f"evaluation.every_steps={SHAPE.evaluation_every_steps}",
     "learner.checkpoint_every_steps=5",
+    "learner.lr=1.0e-4",  # a policy that changes fast comes to give all members of a group one reward
     "launch.silence_s=15",  # what is stopped is found within the run
     "launch.start_timeout_s=60",
 )
