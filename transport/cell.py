@@ -118,19 +118,18 @@ class ActorCell:
             known = ", ".join(sorted(c.__name__ for c in self.actor.handlers)) or "nothing"
             self._turn_away(delivery, NotHandled(f"{self.name} does not handle {cls.__qualname__}; it handles {known}"))
             return
-        delivery.since_s = self._now()
+        now_s = delivery.since_s = self._now()
         taken, evicted = self.mailbox.offer(delivery, system=system)
-        capacity = self.mailbox.bound.capacity
         if not taken:
-            self._turn_away(delivery, Refused(f"{self.name} refused it: its mailbox is full ({capacity} messages)"))
+            full = f"its mailbox is full ({self.bound.capacity} messages)"
+            self._turn_away(delivery, Refused(f"{self.name} refused it: {full}"))
             return
         if evicted is not None:
-            self._turn_away(
-                evicted, Refused(f"{self.name} dropped it for a newer one: its mailbox is full ({capacity})")
-            )
+            full = f"its mailbox is full ({self.bound.capacity})"
+            self._turn_away(evicted, Refused(f"{self.name} dropped it for a newer one: {full}"))
         if self._wake is None or self._wake.done():
             return
-        if not self._handle_at_once():
+        if now_s - self._handled_at_once_s < _ALONE_S or not self._handle_at_once(now_s):
             self._wake.set_result(None)
 
     @property
@@ -267,11 +266,10 @@ class ActorCell:
                 self._serial = None
                 self._finished(delivery)
 
-    def _handle_at_once(self) -> bool:
+    def _handle_at_once(self, now_s: float) -> bool:
         """Handle the only message now rather than in a turn of the mailbox's task, where that is worth it: what comes
         in quick succession is cheaper in one turn."""
-        now_s = self._now()
-        if now_s - self._handled_at_once_s < _ALONE_S or self._mailbox_task is None:
+        if self._mailbox_task is None:
             return False
         if asyncio.current_task(self._loop) is not None:  # it comes from this process
             return False

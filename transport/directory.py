@@ -7,6 +7,7 @@ comes back.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 from headrace.transport.errors import PeerLost
@@ -15,6 +16,7 @@ from headrace.transport.system import ActorRecord, DirectoryChange, DirectorySna
 _MAX_DEAD = 10_000
 
 
+@functools.lru_cache(maxsize=16_384)
 def role_of(name: str) -> str:
     """generator/3 → generator."""
     return name.partition("/")[0]

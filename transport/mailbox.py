@@ -79,15 +79,17 @@ class Mailbox(Generic[T]):
         counters = self.counters
         counters.received += 1
         evicted: T | None = None
-        if not system and not self.has_room and self.bound.overflow != "block":
+        num = len(self._waiting) + self._running + 1
+        if num > self.bound.capacity and not system and self.bound.overflow != "block":
             evicted = self._evict() if self.bound.overflow == "drop_oldest" else None
             if evicted is None:
                 counters.refused += 1
                 return False, None
             counters.dropped += 1
+            num -= 1
         self._waiting.append(item)
-        if len(self) > counters.peak:
-            counters.peak = len(self)
+        if num > counters.peak:
+            counters.peak = num
         return True, evicted
 
     def take(self) -> T | None:

@@ -52,11 +52,12 @@ class Outbound:
         self.stopped: Callable[[], TransportError] | None = None
 
     async def ask(self, activity: Activity, name: str, message: object, timeout_s: float) -> Any:
-        when_s = self._clock.time() + timeout_s
-        ticket = activity.block(role_of(name), name, type(message))
+        now_s = self._clock.time()
+        kind = type(message)
+        ticket = activity.block(role_of(name), name, kind)
         try:
             record = self._names.state.find(name) or await self._find(name, timeout_s)
-            call = self._calls.open(name, record.incarnation, when_s, timeout_s)
+            call = self._calls.open(name, record.incarnation, now_s + timeout_s, timeout_s)
             future = call.future
             try:
                 if self.stopped is not None:
@@ -65,17 +66,19 @@ class Outbound:
                     await self._ask_here(call, message)
                 else:
                     link = self._links.to(record)
-                    credit = None if type(message) in QUERIES else link.credit(record)
+                    credit = None if kind in QUERIES else link.credit(record)
                     # Looked at again: another may have been faster.
                     while credit is not None and not credit.available and not future.done():
                         await self._or_end(future, credit.wait())
                     if not future.done():
                         self._links.ask(link, call, message, credit)
                 return await future
-            finally:
-                self._calls.close(call)
+            except BaseException:
                 if future.done() and not future.cancelled():
                     future.exception()  # an error that nobody awaits any more is no warning
+                raise
+            finally:
+                self._calls.close(call)
         finally:
             activity.unblock(ticket)
 
