@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.transport import CurveKeys, ZmqNetwork
+from headrace.transport import CurveKeys, Network, StreamNetwork, ZmqNetwork
 from headrace.transport.security.interface import SCHEME, resolve
 from headrace.transport.zmq_network import DEFAULT_MAX_MESSAGE_BYTES
 
 MIN_MESSAGE_BYTES = 1024 * 1024
+ONE_HOST = ("ipc", "stream")
+"""Whose sockets lie in a private folder instead of having keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkSettings:
-    """`bind`: "ipc", or "tcp://<address or interface>", which has CURVE with keys made for the run unless `curve` is
-    false (loopback only: for measuring). `max_message_bytes`: the largest message; its sender is refused, a peer that
-    sends more is cut off."""
+    """`bind`: "ipc" (ZeroMQ on one host), "stream" (unix streams of the event loop on one host), or "tcp://<address or
+    interface>", which has CURVE with keys made for the run unless `curve` is false (loopback only: for measuring).
+    `max_message_bytes`: the largest message; its sender is refused, a peer that sends more is cut off."""
 
     bind: str = "ipc"
     curve: bool = True
@@ -28,9 +30,9 @@ class NetworkSettings:
             )
         if not isinstance(self.curve, bool):
             raise ValueError(f"curve must be true or false, got {self.curve!r}")
-        if not isinstance(self.bind, str) or (self.bind != "ipc" and not self.bind.startswith(SCHEME)):
-            raise ValueError(f'bind must be "ipc" or "tcp://<address or interface>", got {self.bind!r}')
-        if self.bind != "ipc":
+        if not isinstance(self.bind, str) or not (self.bind in ONE_HOST or self.bind.startswith(SCHEME)):
+            raise ValueError(f'bind must be "ipc", "stream" or "tcp://<address or interface>", got {self.bind!r}')
+        if self.bind not in ONE_HOST:
             address = resolve(self.bind)
             if not self.curve and not address.is_loopback:
                 raise ValueError(
@@ -40,7 +42,10 @@ class NetworkSettings:
 
     def make_keys(self) -> CurveKeys | None:
         """Fresh keys where this network needs any."""
-        return CurveKeys.make() if self.curve and self.bind != "ipc" else None
+        return CurveKeys.make() if self.curve and self.bind not in ONE_HOST else None
 
-    def network(self, keys: CurveKeys | None, ipc_folder: str) -> ZmqNetwork:
-        return ZmqNetwork(bind=self.bind, keys=keys, ipc_folder=ipc_folder, max_message_bytes=self.max_message_bytes)
+    def network(self, keys: CurveKeys | None, folder: str) -> Network:
+        """`folder`: of mode 0700; the sockets of one host lie below it."""
+        if self.bind == "stream":
+            return StreamNetwork(folder=folder, max_message_bytes=self.max_message_bytes)
+        return ZmqNetwork(bind=self.bind, keys=keys, ipc_folder=folder, max_message_bytes=self.max_message_bytes)

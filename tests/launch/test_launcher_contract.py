@@ -22,6 +22,9 @@ LAUNCHERS = {
     "local over tcp": lambda: LocalLauncher(
         restart=["grader"], start_timeout_s=60, drain_timeout_s=4, network=NetworkSettings(bind="tcp://127.0.0.1")
     ),
+    "local over streams": lambda: LocalLauncher(
+        restart=["grader"], start_timeout_s=60, drain_timeout_s=4, network=NetworkSettings(bind="stream")
+    ),
     "inprocess": lambda: InProcessLauncher(encode_local=True, max_wall_s=60),
 }
 

@@ -15,7 +15,7 @@ from headrace.launch.undertaker import Undertaker
 from headrace.transport import CurveKeys, DeadlineExceeded
 
 
-@pytest.mark.parametrize("bind", ["ipc", "tcp://127.0.0.1"])
+@pytest.mark.parametrize("bind", ["ipc", "stream", "tcp://127.0.0.1"])
 def test_a_child_joins_with_one_line(bind: str) -> None:
     async def main() -> None:
         undertaker = Undertaker()
@@ -29,7 +29,7 @@ def test_a_child_joins_with_one_line(bind: str) -> None:
             folder = Path(joining.ipc_folder)
             file = folder / KEYS_FILE
             assert folder.stat().st_mode & 0o777 == 0o700  # noqa: ASYNC240
-            assert file.exists() == (bind != "ipc")
+            assert file.exists() == bind.startswith("tcp")
             if joining.keys is not None:
                 assert CurveKeys.read(file) == joining.keys
                 assert joining.keys.client_secret not in repr(joining)
