@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -42,6 +43,10 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where runs that come out wrong stay (default: a new folder)")
     parser.add_argument("--quick", action="store_true", help="two runs, one of each topology")
     given = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):  # the run under way ends with this process
+        signal.signal(number, signal.default_int_handler)
+    if given.runs < 1:
+        parser.error(f"--runs must be at least 1, got {given.runs}")
     place = (given.folder or Path(tempfile.mkdtemp(prefix="headrace-chaos-"))).absolute()
     verdicts: list[Verdict] = []
     began_s = time.monotonic()
