@@ -247,21 +247,20 @@ class ActorCell:
     async def _wait(self) -> None:
         """Until there is a message; finishes what was begun at its arrival."""
         self._wake = self._loop.create_future()
+        cancelled = None
         try:
             await self._wake
-        except asyncio.CancelledError:
-            if self._begun is not None:
-                step, delivery = self._begun
-                step.cancel()
-                self._finished(delivery)
-            raise
+        except asyncio.CancelledError as error:
+            if self._begun is None:
+                raise
+            cancelled = error
         self._wake = None
         if self._begun is not None:
             (step, delivery), self._begun = self._begun, None
             try:
                 if step.error is not None:
                     raise step.error
-                await step.rest()
+                await step.rest(cancelled)
             finally:
                 self._serial = None
                 self._finished(delivery)

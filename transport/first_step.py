@@ -40,29 +40,24 @@ class FirstStep:
             _leave_task(loop, task)
 
     @types.coroutine
-    def rest(self) -> Generator[Any, Any, None]:
-        """The steps that are left."""
+    def rest(self, cancelled: asyncio.CancelledError | None = None) -> Generator[Any, Any, None]:
+        """The steps that are left. `cancelled`: the task was cancelled before it came to them; it belongs to them."""
         coroutine, yielded = self._coroutine, self._yielded
-        pending: BaseException | None = None
+        pending: BaseException | None = cancelled
+        if cancelled is not None and yielded is not None and yielded.cancel():
+            pending = None  # as in any task: what is awaited is cancelled, and says so when it ends
         value: Any = None
         while True:
-            try:
-                value = yield yielded
-            except GeneratorExit:
-                coroutine.close()
-                raise
-            except BaseException as error:  # thrown in by the task (cancellation): it belongs to the coroutine
-                pending = error
+            if pending is None:
+                try:
+                    value = yield yielded
+                except GeneratorExit:
+                    coroutine.close()
+                    raise
+                except BaseException as error:  # thrown in by the task: it belongs to the coroutine
+                    pending = error
             try:
                 yielded = coroutine.send(value) if pending is None else coroutine.throw(pending)
             except StopIteration:
                 return
             pending = None
-
-    def cancel(self) -> None:
-        """Instead of `rest`: the task will not come to it."""
-        try:
-            self._coroutine.throw(asyncio.CancelledError())
-        except (StopIteration, asyncio.CancelledError):
-            return
-        self._coroutine.close()  # it waits for something once more; nobody is there to wait
