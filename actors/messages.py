@@ -40,18 +40,20 @@ class RunSessions:
 @message("session.cancel")
 @dataclass(frozen=True, slots=True)
 class CancelSessions:
-    """dispatcher → environment (tell): stop these; nothing more is sent about them."""
+    """dispatcher → environment (ask → Accepted): stop these attempts, and earlier ones; nothing more is sent about
+    them. `sessions`: (session id, attempt)."""
 
-    session_ids: tuple[str, ...]
+    sessions: tuple[tuple[str, int], ...]
 
 
 @message("session.moved")
 @dataclass(frozen=True, slots=True)
 class SessionsMoved:
-    """environment → dispatcher (tell): a grader acknowledged these; their slots are free, `grader` owns them, as the
-    process `incarnation` (a grader that was restarted since has lost them)."""
+    """environment → dispatcher (ask → Accepted): a grader acknowledged these; their slots are free, `grader` owns them,
+    as the process `incarnation` (a grader that was restarted since has lost them). `sessions`: (session id,
+    attempt)."""
 
-    session_ids: tuple[str, ...]
+    sessions: tuple[tuple[str, int], ...]
     grader: str
     incarnation: str = ""
 
@@ -201,7 +203,7 @@ class PublishWeights:
 @message("weights.released")
 @dataclass(frozen=True, slots=True)
 class WeightsReleased:
-    """parameter_server → learner (tell): no one reads the staging buffer of this version any more."""
+    """parameter_server → learner (ask → Accepted): no one reads the staging buffer of this version any more."""
 
     version: int
 
@@ -209,7 +211,7 @@ class WeightsReleased:
 @message("weights.refused")
 @dataclass(frozen=True, slots=True)
 class WeightsRefused:
-    """parameter_server → learner (tell): not one live generator could take this version, the newest."""
+    """parameter_server → learner (ask → Accepted): not one live generator could take this version, the newest."""
 
     version: int
     reason: str
@@ -258,8 +260,8 @@ class SyncEvaluators:
 @message("weights.served")
 @dataclass(frozen=True, slots=True)
 class VersionServed:
-    """A version that generators acknowledged. parameter_server → dispatcher and learner (tell), and the reply to
-    SyncEvaluators. `step`: the optimizer steps that the version holds."""
+    """A version that generators acknowledged. parameter_server → dispatcher and learner (ask → Accepted), and the
+    reply to SyncEvaluators. `step`: the optimizer steps that the version holds."""
 
     version: int
     step: int

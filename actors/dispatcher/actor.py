@@ -42,12 +42,13 @@ from headrace.actors.messages import (
     TrainingFinished,
     VersionServed,
 )
-from headrace.transport import Actor, Context, MailboxBound, PeerDown, PeerUp, TransportError, handles
+from headrace.transport import Actor, Context, MailboxBound, PeerDown, PeerUp, TransportError, handles, insist
 from headrace.transport.directory import role_of
 
 logger = logging.getLogger(__name__)
 
-_ASK_TIMEOUT_S = 60.0
+_END_TIMEOUT_S = 30.0
+_END_PATIENCE_S = 300.0
 
 
 class Dispatcher(Actor):
@@ -170,8 +171,8 @@ class Dispatcher(Actor):
         found = await reconcile(context, self.training, self.placement)
         self._incarnations |= found.incarnations
         self._lose(found.lost, "nobody had it when the dispatcher was restarted")
-        for environment, session_ids in found.unwanted.items():
-            await self.seating.cancel(environment, session_ids)
+        for environment, sessions in found.unwanted.items():
+            self.seating.cancel(environment, sessions)
         self._changed()
 
     def _write(self) -> None:
@@ -221,17 +222,20 @@ class Dispatcher(Actor):
         self._changed()
 
     @handles(SessionsMoved)
-    async def sessions_moved(self, message: SessionsMoved) -> None:
-        for session_id in message.session_ids:
-            self.placement.release(session_id)
-            self.seating.owner(session_id).moved(session_id, message.grader)
+    async def sessions_moved(self, message: SessionsMoved) -> Accepted:
+        """May be said twice, also after the attempt has ended."""
+        for session_id, attempt in message.sessions:
+            self.seating.left(session_id, attempt)
+            self.seating.owner(session_id).moved(session_id, attempt, message.grader)
         if message.incarnation and self._incarnations.get(message.grader) != message.incarnation:
-            self._lose(list(message.session_ids), f"{message.grader}, to which they went, is gone")
+            held = [s for s, attempt in message.sessions if self.seating.owner(s).attempt_of(s) == attempt]
+            self._lose(held, f"{message.grader}, to which they went, is gone")
         self._changed()
+        return Accepted()
 
     @handles(SessionFailed, concurrent=True)
     async def session_failed(self, message: SessionFailed) -> Accepted:
-        self.placement.release(message.session_id)
+        self.seating.left(message.session_id, message.attempt)
         self._fail(message.session_id, message.attempt, message.reason, message.detail)
         self._changed()
         await self.commits.durable()
@@ -264,13 +268,14 @@ class Dispatcher(Actor):
     # --- the learner and the parameter server -----------------------------------------------------------------------
 
     @handles(VersionServed)
-    async def version_served(self, message: VersionServed) -> None:
+    async def version_served(self, message: VersionServed) -> Accepted:
         first = not self.training.versions.any_served
         self.training.served(message.version, message.step)
         if first:  # rollouts begin: rates are measured from here
             self.housekeeping.report()
         self.evaluator.served(self.training.versions.counted(message.version, message.step))
         self._changed()
+        return Accepted()
 
     @handles(NextBatch, concurrent=True)
     async def next_batch(self, message: NextBatch) -> Batch:
@@ -316,4 +321,5 @@ class Dispatcher(Actor):
             await self.context.tell("monitor", self.housekeeping.metrics())
         except TransportError as error:
             logger.warning("the monitor did not get the last figures of the ledger: %s", error)
-        await self.context.ask("supervisor", RunFinished("training and evaluation are done"), timeout_s=_ASK_TIMEOUT_S)
+        finished = RunFinished("training and evaluation are done")
+        await insist(self.context, "supervisor", finished, timeout_s=_END_TIMEOUT_S, patience_s=_END_PATIENCE_S)

@@ -169,9 +169,9 @@ class Evaluation:
         self._running[session_id] = environment
         self._seated.add(session_id)
 
-    def moved(self, session_id: str, grader: str) -> None:
-        """A grader owns it now."""
-        if session_id in self._running:
+    def moved(self, session_id: str, attempt: int, grader: str) -> None:
+        """A grader owns that attempt now."""
+        if session_id in self._running and self.attempt_of(session_id) == attempt:
             self._running[session_id] = grader
             self._seated.discard(session_id)
 
@@ -215,13 +215,13 @@ class Evaluation:
         spec = self._attempts.get(session_id)
         return None if spec is None else spec.attempt
 
-    def abandon(self) -> list[str]:
-        """Give up on what is open (it counts as missing). Returns the ids."""
-        ids = list(self._attempts)
-        for session_id in ids:
+    def abandon(self) -> list[tuple[str, int]]:
+        """Give up on what is open (it counts as missing). Returns it, as (session id, attempt)."""
+        given_up = [(session_id, spec.attempt) for session_id, spec in self._attempts.items()]
+        for session_id, _ in given_up:
             self._end(session_id)
-        self.num_missing += len(ids)
-        return ids
+        self.num_missing += len(given_up)
+        return given_up
 
     def _end(self, session_id: str) -> SessionSpec | None:
         self._leaves(session_id)

@@ -49,7 +49,7 @@ class Evaluator:
         tasks: TaskSource,
         *,
         wake: Callable[[], None],
-        stop_sessions: Callable[[list[str]], Awaitable[None]],
+        stop_sessions: Callable[[list[tuple[str, int]]], None],
         durable: Callable[[], Awaitable[None]],
         counted: Callable[[int, int], int],
     ) -> None:
@@ -105,9 +105,9 @@ class Evaluator:
         if self._evaluation is not None:
             self._evaluation.not_started(session_id)
 
-    def moved(self, session_id: str, grader: str) -> None:
+    def moved(self, session_id: str, attempt: int, grader: str) -> None:
         if self._evaluation is not None:
-            self._evaluation.moved(session_id, grader)
+            self._evaluation.moved(session_id, attempt, grader)
 
     def held_by(self, actor: str) -> list[str]:
         return self._evaluation.held_by(actor) if self._evaluation else []
@@ -205,10 +205,10 @@ class Evaluator:
                 evaluation.num_open,
                 ", ".join(evaluation.open_ids()[:8]),
             )
-            await self._stop_sessions(evaluation.abandon())
+            self._stop_sessions(evaluation.abandon())
         if not evaluation.complete:
             logger.warning("the evaluation of version %d is made again: an evaluator has joined", held.version)
-            await self._stop_sessions(evaluation.abandon())
+            self._stop_sessions(evaluation.abandon())
             self._evaluation = None
             return False
         await self._publish(evaluation, clock.time() - began_s)

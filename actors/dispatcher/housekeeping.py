@@ -64,7 +64,7 @@ class Housekeeping:
             self._warn_of_identical_groups()
             if self._context.clock.time() >= next_sweep_s:
                 next_sweep_s = self._context.clock.time() + _SWEEP_EVERY_S
-                await self._sweep()
+                self._sweep()
 
     def metrics(self) -> Metrics:
         wall_s = self._context.clock.time() - self._started_s
@@ -79,12 +79,12 @@ class Housekeeping:
             self._num_quarantined += 1
             logger.warning("task %s is quarantined and not issued again: %s", task_id, why)
 
-    async def _sweep(self) -> None:
+    def _sweep(self) -> None:
         """Give up attempts past their deadline, and free slots that nobody needs."""
         now_s = self._context.clock.time()
         for record in self._training.overdue(now_s, self._session_timeout_s):
             spec, holder = record.spec, record.holder
-            await self._seating.stop_sessions([spec.session_id])
+            self._seating.stop_sessions([(spec.session_id, spec.attempt)])
             self._fail(
                 spec.session_id,
                 spec.attempt,

@@ -31,7 +31,7 @@ class Reconciled:
 
     claimed: set[str] = field(default_factory=set)
     lost: list[str] = field(default_factory=list)
-    unwanted: dict[str, list[str]] = field(default_factory=dict)
+    unwanted: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
     incarnations: dict[str, str] = field(default_factory=dict)
 
@@ -76,7 +76,7 @@ def take_answer(
             else:
                 placement.release(session_id)
         elif is_environment:
-            found.unwanted.setdefault(name, []).append(session_id)
+            found.unwanted.setdefault(name, []).append((session_id, attempt))
 
 
 def settle(found: Reconciled, training: TrainingSessions) -> None:

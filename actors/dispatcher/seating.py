@@ -16,12 +16,14 @@ from headrace.actors.dispatcher.placement import Placement
 from headrace.actors.dispatcher.training import TrainingSessions
 from headrace.actors.messages import CancelSessions, RunSessions
 from headrace.actors.session import SessionSpec
-from headrace.transport import Context, PeerLost, Refused, TransportError
+from headrace.transport import Context, PeerLost, Refused, TransportError, insist
 
 logger = logging.getLogger(__name__)
 
 _ASK_TIMEOUT_S = 60.0
-_REFUSED_PAUSE_S = 0.5
+_CANCEL_TIMEOUT_S = 10.0
+_CANCEL_PATIENCE_S = 60.0
+_PAUSE_S = 0.5
 
 Fail = Callable[[str, int, str, str], None]
 """(session id, attempt, reason, detail)"""
@@ -63,25 +65,37 @@ class Seating:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            await self.stop_sessions(self._training.take_stopped())
+            self.stop_sessions(self._training.take_stopped())
             for environment, specs in self._place().items():
                 context.spawn(self._run_sessions(environment, tuple(specs)), f"run on {environment}")
 
-    async def stop_sessions(self, session_ids: list[str]) -> None:
-        """Cancel what still sits in an environment; the slots are free at once."""
-        by_environment: dict[str, list[str]] = {}
-        for session_id in session_ids:
+    def left(self, session_id: str, attempt: int) -> None:
+        """That attempt has left its slot. Ignored where the slot is a later one's: the news may be said twice."""
+        if self.owner(session_id).attempt_of(session_id) in (None, attempt):
+            self._placement.release(session_id)
+
+    def stop_sessions(self, sessions: list[tuple[str, int]]) -> None:
+        """Cancel what still sits in an environment, given as (session id, attempt); the slots are free at once."""
+        by_environment: dict[str, list[tuple[str, int]]] = {}
+        for session_id, attempt in sessions:
             environment = self._placement.release(session_id)
             if environment is not None:
-                by_environment.setdefault(environment, []).append(session_id)
-        for environment, ids in by_environment.items():
-            await self.cancel(environment, ids)
+                by_environment.setdefault(environment, []).append((session_id, attempt))
+        for environment, stopped in by_environment.items():
+            self.cancel(environment, stopped)
 
-    async def cancel(self, environment: str, session_ids: list[str]) -> None:
+    def cancel(self, environment: str, sessions: list[tuple[str, int]]) -> None:
+        """In a task of its own: an environment that does not answer holds nobody else up."""
+        self._context.spawn(self._cancel(environment, tuple(sessions)), f"cancel on {environment}")
+
+    async def _cancel(self, environment: str, sessions: tuple[tuple[str, int], ...]) -> None:
+        message = CancelSessions(sessions)
         try:
-            await self._context.tell(environment, CancelSessions(tuple(session_ids)))
+            await insist(
+                self._context, environment, message, timeout_s=_CANCEL_TIMEOUT_S, patience_s=_CANCEL_PATIENCE_S
+            )
         except TransportError as error:
-            logger.info("%d sessions were not cancelled at %s: %s", len(session_ids), environment, error)
+            logger.info("%d sessions were not cancelled at %s: %s", len(sessions), environment, error)
 
     def _place(self) -> dict[str, list[SessionSpec]]:
         placed: dict[str, list[SessionSpec]] = {}
@@ -103,19 +117,27 @@ class Seating:
     async def _run_sessions(self, environment: str, specs: tuple[SessionSpec, ...]) -> None:
         await self._durable()
         try:
-            await self._context.ask(environment, RunSessions(specs), timeout_s=_ASK_TIMEOUT_S)
-        except PeerLost:
-            return  # PeerDown says so too, and gives the sessions to others
+            while specs:
+                try:
+                    await self._context.ask(environment, RunSessions(specs), timeout_s=_ASK_TIMEOUT_S)
+                    return
+                except PeerLost:  # where it is dead, PeerDown empties its seats; where its connection broke, they stay
+                    await self._context.clock.sleep(_PAUSE_S)
+                    specs = tuple(spec for spec in specs if self._sits(spec, environment))
         except Refused:
             logger.warning("%s refused %d sessions; they wait", environment, len(specs))
-            await self._context.clock.sleep(_REFUSED_PAUSE_S)
+            await self._context.clock.sleep(_PAUSE_S)
             for spec in specs:
                 self._placement.release(spec.session_id)
                 self.owner(spec.session_id).not_started(spec.session_id)
             self.wake()
         except TransportError as error:
             logger.error("%s did not take %d sessions: %s", environment, len(specs), error)
-            await self.stop_sessions([spec.session_id for spec in specs])
+            self.stop_sessions([(spec.session_id, spec.attempt) for spec in specs])
             for spec in specs:
                 self._fail(spec.session_id, spec.attempt, "lost", f"RunSessions: {error}")
             self.wake()
+
+    def _sits(self, spec: SessionSpec, environment: str) -> bool:
+        in_seat = self._placement.seat(spec.session_id) == environment
+        return in_seat and self.owner(spec.session_id).attempt_of(spec.session_id) == spec.attempt

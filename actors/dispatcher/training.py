@@ -52,7 +52,7 @@ class TrainingSessions:
         self.issuer = GroupIssuer(settings, tasks)
         self.pending: deque[str] = deque()
         self.batch: tuple[Group, ...] = ()
-        self._stopped: list[str] = []
+        self._stopped: list[tuple[str, int]] = []
 
     def facts(self) -> dict[str, Any]:
         """What a successor must know beside the sessions and versions, by name; JSON values."""
@@ -134,10 +134,10 @@ class TrainingSessions:
 
     # --- what peers report ------------------------------------------------------------------------------------------
 
-    def moved(self, session_id: str, grader: str) -> None:
-        """A grader owns it. Ignored where the grade came first."""
+    def moved(self, session_id: str, attempt: int, grader: str) -> None:
+        """A grader owns that attempt. Ignored where the grade came first, or another attempt has begun."""
         record = self.ledger.get(session_id)
-        if record is not None and record.state is SessionState.RUNNING:
+        if record is not None and record.state is SessionState.RUNNING and record.spec.attempt == attempt:
             record.holder = grader
             self.ledger.move(session_id, SessionState.GRADING)
 
@@ -149,9 +149,8 @@ class TrainingSessions:
             self.counters["graded_twice_or_late"] += 1
             return
         if trajectory.spec.attempt != record.spec.attempt:
-            self._stopped.append(
-                session_id
-            )  # an attempt that was given up came through; the one after it is not needed
+            # An attempt that was given up came through; the one after it is not needed.
+            self._stopped.append((session_id, record.spec.attempt))
         record.take_grade(trajectory)
         self.ledger.touch(record)
         if record.state is SessionState.RUNNING:
@@ -216,8 +215,8 @@ class TrainingSessions:
             if not record.graded and record.holder is not None and now_s - record.since_s > deadline_s
         ]
 
-    def take_stopped(self) -> list[str]:
-        """Sessions that were dropped while they may still run somewhere; each is named once."""
+    def take_stopped(self) -> list[tuple[str, int]]:
+        """Sessions, with their attempt, that were dropped while they may still run somewhere; each is named once."""
         stopped, self._stopped = self._stopped, []
         return stopped
 
@@ -319,7 +318,7 @@ class TrainingSessions:
         if record is None:
             return
         if not record.graded:
-            self._stopped.append(session_id)
+            self._stopped.append((session_id, record.spec.attempt))
         elif reason is DropReason.OVER_AGE:
             self._note_lag(record, self.learner_step)
         self.ledger.move(session_id, SessionState.DROPPED, reason)

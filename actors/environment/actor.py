@@ -1,9 +1,9 @@
 """The environment actor: slots in which sessions run, and the way of their trajectories to a grader.
 
 Consumes RunSessions, CancelSessions and WhichSessions from the dispatcher; asks generators Generate and graders
-GradeSession; tells the dispatcher SessionsMoved, or SessionFailed. At most `slots` sessions run at once; the dispatcher
-sees `slots` in the directory and never sends more, and a session that comes early (a cancelled one still closes) waits
-for its slot.
+GradeSession, and the dispatcher SessionsMoved or SessionFailed until it has heard. At most `slots` sessions run at
+once; the dispatcher sees `slots` in the directory and never sends more, and a session that comes early (a cancelled one
+still closes) waits for its slot.
 It grades nothing and keeps no session once a grader has acknowledged it.
 """
 
@@ -37,7 +37,7 @@ from headrace.actors.messages import (
     WhichSessions,
 )
 from headrace.actors.session import SessionSpec
-from headrace.transport import Actor, Context, Refused, TransportError, handles
+from headrace.transport import Actor, Context, DeadlineExceeded, PeerLost, Refused, TransportError, handles
 
 MOVES_TICK_S = 0.005
 """SessionsMoved gathers for this long: one message for many sessions, and a slot is free hardly later."""
@@ -168,9 +168,13 @@ class EnvironmentActor(Actor):
         return Accepted()
 
     @handles(CancelSessions)
-    async def cancel_sessions(self, message: CancelSessions) -> None:
-        for session_id in message.session_ids:
-            self._cancel(session_id)
+    async def cancel_sessions(self, message: CancelSessions) -> Accepted:
+        """A later attempt goes on: the message may be a repeated one."""
+        for session_id, attempt in message.sessions:
+            running = self._running.get(session_id)
+            if running is not None and running.attempt <= attempt:
+                self._cancel(session_id)
+        return Accepted()
 
     @handles(WhichSessions)
     async def which_sessions(self, message: WhichSessions) -> SessionsHeld:
@@ -197,7 +201,7 @@ class EnvironmentActor(Actor):
         except SessionError as error:
             await self._report(spec, error)
         else:
-            self._moves.add(spec.session_id, grader)
+            self._moves.add(spec.session_id, spec.attempt, grader)
             self._moved.set()
         finally:
             running = self._running.get(spec.session_id)
@@ -245,12 +249,14 @@ class EnvironmentActor(Actor):
             self._moved.clear()
             for move in self._moves.take():
                 try:
-                    await self.context.tell(self._dispatcher, move)
-                except TransportError as error:
-                    log.warning("%s could not be told of %d moves: %s", self._dispatcher, len(move.session_ids), error)
+                    await self.context.ask(self._dispatcher, move, timeout_s=self._report_timeout_s)
+                except (PeerLost, Refused, DeadlineExceeded) as error:
+                    log.warning("%s has not heard of %d moves: %s", self._dispatcher, len(move.sessions), error)
                     self._moves.put_back(move)
                     self._moved.set()
                     await self.context.clock.sleep(RETRY_PAUSE_S)
+                except TransportError as error:  # it would be the same again; the dispatcher frees the slots in time
+                    log.error("%s did not take the word of %d moves: %s", self._dispatcher, len(move.sessions), error)
 
     async def _tell_metrics(self) -> None:
         clock = self.context.clock

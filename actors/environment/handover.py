@@ -70,21 +70,21 @@ class Moves:
     dispatcher fills a slot only after it was told. What was told to a dispatcher that died meanwhile is not said again:
     its successor asks the graders."""
 
-    _by_grader: dict[GraderProcess, list[str]] = field(default_factory=dict)
+    _by_grader: dict[GraderProcess, list[tuple[str, int]]] = field(default_factory=dict)
 
-    def add(self, session_id: str, grader: GraderProcess) -> None:
-        self._by_grader.setdefault(grader, []).append(session_id)
+    def add(self, session_id: str, attempt: int, grader: GraderProcess) -> None:
+        self._by_grader.setdefault(grader, []).append((session_id, attempt))
 
     def take(self) -> list[SessionsMoved]:
         """One message a grader; what they hold is gone from here."""
-        moves = [SessionsMoved(tuple(ids), *grader) for grader, ids in self._by_grader.items()]
+        moves = [SessionsMoved(tuple(sessions), *grader) for grader, sessions in self._by_grader.items()]
         self._by_grader = {}
         return moves
 
     def put_back(self, move: SessionsMoved) -> None:
         """The dispatcher could not be told: try again later, before newer ones."""
         grader = (move.grader, move.incarnation)
-        self._by_grader[grader] = [*move.session_ids, *self._by_grader.get(grader, [])]
+        self._by_grader[grader] = [*move.sessions, *self._by_grader.get(grader, [])]
 
 
 async def report_failure(context: Context, dispatcher: str, failure: SessionFailed, timeout_s: float) -> bool:

@@ -72,6 +72,8 @@ class Generator(Actor):
     async def on_stop(self) -> None:
         self._failed = True  # from here on a dead engine is no news
         await self._engine.close()
+        for task in list(self._updates):
+            task.cancel()
 
     def metadata(self) -> dict[str, object]:
         return {"engine": type(self._engine).__name__}

@@ -30,6 +30,7 @@ from headrace.actors.learner.stages.settings import RlSettings
 from headrace.actors.learner.trained_log import TrainedLog
 from headrace.actors.learner.versions import VersionLog
 from headrace.actors.messages import (
+    Accepted,
     BatchTrained,
     LearnerResumed,
     Metrics,
@@ -318,18 +319,21 @@ class Learner(Actor):
     # --- the parameter server ---------------------------------------------------------------------------------------
 
     @handles(VersionServed)
-    async def version_served(self, message: VersionServed) -> None:
+    async def version_served(self, message: VersionServed) -> Accepted:
         self._publisher.served(message.version)
+        return Accepted()
 
     @handles(WeightsReleased)
-    async def weights_released(self, message: WeightsReleased) -> None:
+    async def weights_released(self, message: WeightsReleased) -> Accepted:
         self._publisher.released(message.version)
+        return Accepted()
 
     @handles(WeightsRefused)
-    async def weights_refused(self, message: WeightsRefused) -> None:
+    async def weights_refused(self, message: WeightsRefused) -> Accepted:
         bench = self._bench
         if bench is not None:
             self._publisher.refused(message.version, message.reason, step=lambda: bench.progress.step)
+        return Accepted()
 
     @handles(PeerUp)
     async def peer_up(self, message: PeerUp) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.actors.learner.versions import VersionLog
 from headrace.actors.messages import PublishWeights
-from headrace.transport import Context, TransportError
+from headrace.transport import Context, DeadlineExceeded, PeerLost, Refused, TransportError
 from headrace.transport.weights import Manifest
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ PARAMETER_SERVER = "parameter_server"
 GENERATOR = "generator"
 ENGINE_START_S = 86_400.0
 """far beyond what any engine takes; the launcher ends the run where one does not start (launch.start_timeout_s)"""
+
+_ANNOUNCE_TIMEOUT_S = 30.0
+"""The parameter server answers at once: what stays out for so long was lost."""
+_ANNOUNCE_PAUSE_S = 0.5
 
 MAX_REFUSALS = 3
 """versions in a row that no generator could take; one more attempt would hardly end otherwise"""
@@ -72,6 +76,8 @@ class Publisher:
         self._server: str | None = None
         self._num_released = 0
         self._num_refused = 0
+        self._refused_version = 0
+        self._skipped_step = -1
         self.served_version = 0
         self.num_published = 0
         self.num_skipped = 0
@@ -87,13 +93,19 @@ class Publisher:
         """The step that `version` holds; −1 before the first."""
         return self._newest.step if self._newest is not None else -1
 
+    def is_due(self, step: int) -> bool:
+        """Whether `every_steps` have passed since the last publication."""
+        return step - self.version_step >= self._every_steps
+
     async def publish_if_due(self, step: int) -> bool:
-        """Publish where `every_steps` have passed since the last one and a buffer is free. Never waits for one."""
-        if step - self.version_step < self._every_steps:
+        """Publish where it is due and a buffer is free. Never waits for one: the next step, or the same one again,
+        tries anew."""
+        if not self.is_due(step):
             return False
         manifest = await self._stage(lambda: step)
         if manifest is None:
-            self.num_skipped += 1
+            self.num_skipped += step != self._skipped_step
+            self._skipped_step = step
             return False
         self._context.spawn(self._announce(manifest), f"announce version {manifest.version}")
         return True
@@ -120,8 +132,9 @@ class Publisher:
     def refused(self, version: int, reason: str, *, step: Callable[[], int]) -> None:
         """No generator took that version (its bytes are gone, an engine hangs): the weights of `step()` are published
         anew, at once, for a run that waits for sessions of a newer version comes to no further step."""
-        if version != self.version:
-            return  # a newer one is on its way
+        if version != self.version or version == self._refused_version:
+            return  # a newer one is on its way, or soon
+        self._refused_version = version
         self._num_refused += 1
         self._context.spawn(self._publish_anew(version, reason, step), f"publish anew after version {version}")
 
@@ -181,19 +194,28 @@ class Publisher:
 
     async def _announce(self, manifest: Manifest) -> None:
         try:
-            await self._context.ask(PARAMETER_SERVER, PublishWeights(manifest), timeout_s=self._timeout_s)
+            timeout_s = min(self._timeout_s, _ANNOUNCE_TIMEOUT_S)
+            await self._context.ask(PARAMETER_SERVER, PublishWeights(manifest), timeout_s=timeout_s)
         except TransportError as error:
-            # The run goes on with the version in service. This one keeps its buffer until the next takes it, in case
-            # the parameter server returns before that.
-            self.num_failed += 1
-            logger.warning("version %d was not published: %s", manifest.version, error)
+            # The run goes on with the version in service. This one keeps its buffer until the next takes it, and is
+            # announced again until then: a run that waits for its sessions comes to no next one.
+            if manifest is not self._unannounced:
+                self.num_failed += 1
+                logger.warning("version %d was not published: %s", manifest.version, error)
             if manifest is self._newest:
                 self._unannounced = manifest
+                if isinstance(error, (PeerLost, Refused, DeadlineExceeded)):
+                    self._context.spawn(self._announce_again(manifest), f"announce version {manifest.version} again")
             else:
                 self.released(manifest.version)
         else:
             if manifest is self._unannounced:
                 self._unannounced = None
+
+    async def _announce_again(self, manifest: Manifest) -> None:
+        await self._context.clock.sleep(_ANNOUNCE_PAUSE_S)
+        if manifest is self._unannounced:
+            await self._announce(manifest)
 
     async def _until_released(self, released: int, what: str) -> None:
         await self._until(lambda: self._num_released > released, f"no staging buffer became free for {what}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 from headrace.actors.messages import (
     Accepted,
@@ -33,10 +34,16 @@ from headrace.actors.parameter_server.rollout import (
     Stage,
     Synced,
 )
-from headrace.transport import Actor, Context, PeerDown, PeerUp, TransportError, handles
+from headrace.transport import Actor, Context, PeerDown, PeerLost, PeerUp, TransportError, handles, insist
 from headrace.transport.directory import role_of
 
 logger = logging.getLogger(__name__)
+
+_BROKEN_PAUSE_S = 0.2
+_NEWS_TIMEOUT_S = 10.0
+_NEWS_PATIENCE_S = 900.0
+"""Beyond it a receiver is another one, which needs no old news: a dispatcher that comes up is told at once, and a
+learner begins with free buffers."""
 
 
 class ParameterServer(Actor):
@@ -128,7 +135,8 @@ class ParameterServer(Actor):
     async def _stage(self, action: Stage) -> None:
         version = action.manifest.version
         try:
-            await self.context.ask(action.member, StageWeights(action.manifest), timeout_s=self._stage_timeout_s)
+            message = StageWeights(action.manifest)
+            await self._ask(action.member, action.incarnation, message, self._stage_timeout_s)
         except TransportError as error:
             self._carry_out(self._rollout.failed(action.member, action.incarnation, version, _reason(error)))
         else:
@@ -136,8 +144,9 @@ class ParameterServer(Actor):
 
     async def _commit(self, action: Commit) -> None:
         try:
-            reply: WeightsCommitted = await self.context.ask(
-                action.member, CommitWeights(action.version), timeout_s=self._commit_timeout_s
+            message = CommitWeights(action.version)
+            reply: WeightsCommitted = await self._ask(
+                action.member, action.incarnation, message, self._commit_timeout_s
             )
         except TransportError as error:
             self._carry_out(self._rollout.failed(action.member, action.incarnation, action.version, _reason(error)))
@@ -145,6 +154,18 @@ class ParameterServer(Actor):
             self._carry_out(
                 self._rollout.committed(action.member, action.incarnation, action.version, serving=reply.version)
             )
+
+    async def _ask(self, member: str, incarnation: str, message: StageWeights | CommitWeights, timeout_s: float) -> Any:
+        """Within the phase's deadline; said again where only the connection to the member broke."""
+        clock = self.context.clock
+        until_s = clock.time() + timeout_s
+        while True:
+            try:
+                return await self.context.ask(member, message, timeout_s=until_s - clock.time())
+            except PeerLost:
+                await clock.sleep(_BROKEN_PAUSE_S)
+                if clock.time() >= until_s or not self._rollout.knows(member, incarnation):
+                    raise
 
     def _report_eviction(self, action: Evicted) -> None:
         self._num_evictions += 1
@@ -157,9 +178,10 @@ class ParameterServer(Actor):
         self.context.spawn(self._tell(receiver, message), f"tell {receiver}")
 
     async def _tell(self, receiver: str, message: VersionServed | WeightsReleased | WeightsRefused) -> None:
+        """Until it has heard; it may hear twice."""
         async with self._in_order.setdefault(receiver, asyncio.Lock()):
             try:
-                await self.context.tell(receiver, message)
+                await insist(self.context, receiver, message, timeout_s=_NEWS_TIMEOUT_S, patience_s=_NEWS_PATIENCE_S)
             except TransportError as error:
                 logger.warning("%s was not told %r: %s", receiver, message, error)
 

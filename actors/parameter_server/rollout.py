@@ -125,6 +125,11 @@ class Rollout:
         """Versions whose buffers are not released yet."""
         return frozenset(self._manifests)
 
+    def knows(self, name: str, incarnation: str) -> bool:
+        """Whether that incarnation of the member lives."""
+        member = self._members.get(name)
+        return member is not None and member.incarnation == incarnation
+
     def serving(self) -> dict[str, int | None]:
         """member → version that it serves; None: it waits for its first."""
         return {name: member.served for name, member in self._members.items()}

@@ -95,7 +95,7 @@ def _memory() -> str | None:
 def explore(scenario: str, seeds: Iterable[int], model: Path) -> dict[str, float]:
     """Every seed. Raises ScheduleFailed at the first that violates something."""
     began_s = time.process_time()
-    num = num_messages = num_kills = 0
+    num = num_messages = num_kills = num_lost = 0
     for seed in seeds:
         try:
             triangle = run_one(scenario, seed, model)
@@ -107,7 +107,14 @@ def explore(scenario: str, seeds: Iterable[int], model: Path) -> dict[str, float
         num += 1
         num_messages += triangle.num_messages
         num_kills += sum(triangle.processes.num_killed.values())
-    return {"schedules": num, "messages": num_messages, "kills": num_kills, "cpu_s": time.process_time() - began_s}
+        num_lost += triangle.network.num_lost
+    return {
+        "schedules": num,
+        "messages": num_messages,
+        "kills": num_kills,
+        "lost": num_lost,
+        "cpu_s": time.process_time() - began_s,
+    }
 
 
 def main() -> int:

@@ -248,6 +248,8 @@ class LightLearner(Actor):
             batch: Batch = await self._dispatcher.ask(NextBatch(self._step, 5.0), timeout_s=65.0)
             if batch.groups:
                 await self._train(batch)
+            else:
+                await self._publisher.publish_if_due(self._step)
         await self._publish_and_serve()
         self._save()
         await self._dispatcher.ask(TrainingFinished(self._step, self._publisher.version), timeout_s=60.0)
@@ -271,16 +273,19 @@ class LightLearner(Actor):
         self._disk.step, self._disk.saved = self._step, True
 
     @handles(VersionServed)
-    async def version_served(self, message: VersionServed) -> None:
+    async def version_served(self, message: VersionServed) -> Accepted:
         self._publisher.served(message.version)
+        return Accepted()
 
     @handles(WeightsReleased)
-    async def weights_released(self, message: WeightsReleased) -> None:
+    async def weights_released(self, message: WeightsReleased) -> Accepted:
         self._publisher.released(message.version)
+        return Accepted()
 
     @handles(WeightsRefused)
-    async def weights_refused(self, message: WeightsRefused) -> None:
+    async def weights_refused(self, message: WeightsRefused) -> Accepted:
         self._publisher.refused(message.version, message.reason, step=lambda: self._step)
+        return Accepted()
 
     @handles(PeerUp)
     async def peer_up(self, message: PeerUp) -> None:

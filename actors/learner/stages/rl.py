@@ -31,6 +31,8 @@ from headrace.transport import Clock
 
 logger = logging.getLogger(__name__)
 
+SKIPPED_PAUSE_S = 2.0
+"""After a publication that found no free buffer, until the next try."""
 REPLY_GRACE_S = 60.0
 """What an ask may take beyond the time that the dispatcher itself holds it."""
 
@@ -82,9 +84,17 @@ class RlStage:
                 logger.info("max_wall_s reached at step %d", self.progress.step)
                 return
             waited_from_s = clock.time()
-            batch = await self._next_batch(min(self._settings.wait_s, left_s))
+            batch = await self._next_batch(min(self._wait_s, left_s))
             if batch.groups:
                 await self._train(batch, wait_s=clock.time() - waited_from_s)
+            elif self._settings.mode == "async":  # it may be these very weights that sessions wait for
+                await self._publisher.publish_if_due(self.progress.step)
+
+    @property
+    def _wait_s(self) -> float:
+        """Short where a publication was skipped for want of a buffer."""
+        is_due = self._settings.mode == "async" and self._publisher.is_due(self.progress.step)
+        return min(self._settings.wait_s, SKIPPED_PAUSE_S) if is_due else self._settings.wait_s
 
     async def _next_batch(self, wait_s: float) -> Batch:
         request = NextBatch(step=self.progress.step, wait_s=wait_s)

@@ -90,12 +90,13 @@ class ScriptedEnvironment(Actor):
         return Accepted()
 
     @handles(CancelSessions)
-    async def cancel(self, message: CancelSessions) -> None:
-        for session_id in message.session_ids:
+    async def cancel(self, message: CancelSessions) -> Accepted:
+        for session_id, _ in message.sessions:
             task = self.sessions.pop(session_id, None)
             if task is not None:
                 task.cancel()
                 self.world.cancelled.append(session_id)
+        return Accepted()
 
     async def _run(self, spec: SessionSpec) -> None:
         world, clock = self.world, self.context.clock
@@ -126,7 +127,7 @@ class ScriptedEnvironment(Actor):
             except TransportError:
                 continue
         del self.sessions[spec.session_id]
-        await self.context.tell("dispatcher", SessionsMoved((spec.session_id,), grader))
+        await self.context.tell("dispatcher", SessionsMoved(((spec.session_id, spec.attempt),), grader))
 
 
 class ScriptedGrader(Actor):

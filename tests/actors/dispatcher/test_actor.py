@@ -19,8 +19,8 @@ import pytest
 from headrace.actors.dispatcher.actor import Dispatcher
 from headrace.actors.dispatcher.evaluation import EvaluationSettings
 from headrace.actors.dispatcher.source import TaskSource
-from headrace.actors.messages import NextBatch, SessionsMoved
-from headrace.transport import LoopbackNetwork, Runtime, run_virtual
+from headrace.actors.messages import Accepted, NextBatch, RunSessions, SessionFailed, SessionsMoved, VersionServed
+from headrace.transport import Actor, LoopbackNetwork, Runtime, handles, run_virtual
 
 
 class _Run:
@@ -334,11 +334,57 @@ def test_an_empty_batch_after_wait_s_and_news_of_unknown_sessions(peers: ModuleT
         runtime = Runtime(LoopbackNetwork())
         await runtime.start()
         await runtime.add(Dispatcher(tasks=tasks, group_size=2, batch_sessions=4), "dispatcher")
-        await runtime.context.tell("dispatcher", SessionsMoved(("nobody", ""), "grader/9"))
+        await runtime.context.tell("dispatcher", SessionsMoved((("nobody", 0), ("", 3)), "grader/9"))
         began_s = runtime.clock.time()
         batch = await runtime.context.ask("dispatcher", NextBatch(0, 3.0), timeout_s=60)
         assert batch.groups == ()
         assert runtime.clock.time() - began_s == pytest.approx(3.0)
+        await runtime.stop()
+
+    run_virtual(main())
+
+
+class _Seats(Actor):
+    """An environment that takes sessions and says nothing about them."""
+
+    def metadata(self) -> dict[str, object]:
+        return {"slots": 2}
+
+    @handles(RunSessions)
+    async def run_sessions(self, message: RunSessions) -> Accepted:
+        return Accepted()
+
+
+def test_news_of_an_earlier_attempt_does_not_empty_the_slot_of_the_later_one(
+    tasks: TaskSource,
+) -> None:
+    """SessionsMoved and SessionFailed are said again where the answer was lost."""
+
+    async def main() -> None:
+        runtime = Runtime(LoopbackNetwork())
+        await runtime.start()
+        dispatcher = Dispatcher(tasks=tasks, group_size=2, batch_sessions=2, max_lag_versions=0)
+        await runtime.add(dispatcher, "dispatcher")
+        await runtime.add(_Seats(), "environment/0")
+        tell = runtime.context.tell
+        await tell("dispatcher", VersionServed(1, 0))
+        await runtime.clock.sleep(1)
+        sessions = [record.spec.session_id for record in dispatcher.training.ledger.records()]
+        assert dispatcher.placement.num_free == 0
+        for session_id in sessions:
+            await tell("dispatcher", SessionFailed(session_id, 0, "failed", "once"))
+        await runtime.clock.sleep(1)
+        assert dispatcher.placement.num_free == 0, "the second attempts sit there"
+        for session_id in sessions:
+            await tell("dispatcher", SessionFailed(session_id, 0, "failed", "once"))
+        await tell("dispatcher", SessionsMoved(tuple((s, 0) for s in sessions), "grader/0", "a grader"))
+        await runtime.clock.sleep(1)
+        assert dispatcher.placement.num_free == 0
+        assert {r.state.value for r in dispatcher.training.ledger.records()} == {"running"}
+        await tell("dispatcher", SessionsMoved(tuple((s, 1) for s in sessions), "grader/0"))
+        await runtime.clock.sleep(1)
+        assert {r.state.value for r in dispatcher.training.ledger.records()} == {"grading"}
+        assert dispatcher.placement.num_free == 2
         await runtime.stop()
 
     run_virtual(main())

@@ -81,7 +81,7 @@ class _World:
         self.commit()
 
     def cancel_stopped(self) -> None:
-        for session_id in self.training.take_stopped():
+        for session_id, _ in self.training.take_stopped():
             for name in ENVIRONMENTS:
                 self.held[name].pop(session_id, None)
 
@@ -112,7 +112,7 @@ class _World:
         self.held[grader][found.session_id] = found
         if crash:
             return self.restart()
-        self.training.moved(found.session_id, grader)
+        self.training.moved(found.session_id, found.attempt, grader)
 
     def grade(self, number: int, crash: bool, *, reward: float | None) -> None:
         grader = GRADERS[number % 2]

@@ -219,7 +219,7 @@ def test_a_poison_task_is_quarantined_and_listed(desk: Callable[..., _Desk]) -> 
             made.start_all()
     assert made.training.issuer.quarantined == {"t0": "timed_out: no answer in 60 s"}
     assert made.ends() == {"timed_out": 1, "quarantined": 1}
-    assert poisoned[1].session_id in made.training.take_stopped()
+    assert (poisoned[1].session_id, 1) in made.training.take_stopped()
     replacement = [spec for spec in made.running.values() if spec.task.task_id not in ("t0", "t1")]
     assert {spec.task.task_id for spec in replacement} == {"t2"}
     made.training.issuer.next_task = 0
@@ -363,7 +363,7 @@ def test_random_interleavings(
             limit = (training.versions.newest_step + max_lag + 1) * config.batch_sessions
             assert ledger.issued - sum(ledger.dropped.values()) <= limit
         elif op == "move" and spec is not None:
-            training.moved(spec.session_id, "grader/0")
+            training.moved(spec.session_id, spec.attempt, "grader/0")
         elif op in ("grade", "none", "again") and spec is not None:
             reward = None if op == "none" else float(number % 3 == 0)
             desk.grade(spec, reward)
@@ -379,7 +379,7 @@ def test_random_interleavings(
         elif op == "serve" and training.versions.newest_step < learner_step:
             version += 1
             training.served(version, learner_step)
-        for session_id in training.take_stopped():
+        for session_id, _ in training.take_stopped():
             desk.running.pop(session_id, None)
     training.finish()
     counts = training.ledger.snapshot()

@@ -67,10 +67,14 @@ class Dispatcher(Actor):
     def __init__(self) -> None:
         self.moved: list[SessionsMoved] = []
         self.failed: list[SessionFailed] = []
+        self.deaf = False
 
     @handles(SessionsMoved)
-    async def sessions_moved(self, message: SessionsMoved) -> None:
+    async def sessions_moved(self, message: SessionsMoved) -> Accepted:
+        if self.deaf:
+            raise Refused("not heard")
         self.moved.append(message)
+        return Accepted()
 
     @handles(SessionFailed)
     async def session_failed(self, message: SessionFailed) -> Accepted:
@@ -116,7 +120,7 @@ class House:
 
     @property
     def moved(self) -> list[str]:
-        return [session_id for move in self.dispatcher.moved for session_id in move.session_ids]
+        return [session_id for move in self.dispatcher.moved for session_id, _ in move.sessions]
 
     @property
     def graded(self) -> list[str]:
@@ -141,7 +145,9 @@ def test_sessions_run_in_slots_and_move_to_graders(house, make_spec):
             assert len(h.dispatcher.moved) <= 4  # batched: at most one message a grader and a wave
             for move in h.dispatcher.moved:
                 index = int(move.grader.removeprefix("grader/"))
-                assert set(move.session_ids) <= {g.trajectory.spec.session_id for g in h.graders[index].got}
+                assert {session_id for session_id, _ in move.sessions} <= {
+                    g.trajectory.spec.session_id for g in h.graders[index].got
+                }
             await asyncio.sleep(2)
             values = h.monitor.got[-1].values
             assert (h.monitor.got[-1].stream, values["sessions"], values["tokens_out"]) == ("environment", 8.0, 16.0)
@@ -191,7 +197,7 @@ def test_it_says_what_it_has(house, make_spec):
 
             await h.run([make_spec("s0"), replace(make_spec("s1"), attempt=2), make_spec("s2")])
             assert await held() == {("s0", 0), ("s1", 2), ("s2", 0)}
-            await h.runtime.context.tell("environment/0", CancelSessions(("s0",)))
+            await h.runtime.context.tell("environment/0", CancelSessions((("s0", 0),)))
             assert await held() == {("s1", 2), ("s2", 0)}
             await asyncio.sleep(5)
             assert await held() == set()
@@ -211,7 +217,39 @@ def test_a_move_names_the_process_of_the_grader(house, make_spec):
         async with h:
             await h.run([make_spec("s0")])
             await asyncio.sleep(5)
-            assert h.dispatcher.moved == [SessionsMoved(("s0",), "grader/0", "the first one")]
+            assert h.dispatcher.moved == [SessionsMoved((("s0", 0),), "grader/0", "the first one")]
+
+    run_virtual(main())
+
+
+def test_moves_that_were_not_heard_are_said_again(house, make_spec):
+    async def main():
+        async with house(slots=2) as h:
+            h.dispatcher.deaf = True
+            await h.run([make_spec("s0"), replace(make_spec("s1"), attempt=2)])
+            await asyncio.sleep(20)
+            assert sorted(h.graded) == ["s0", "s1"]
+            h.dispatcher.deaf = False
+            await asyncio.sleep(2)
+            said = [session for move in h.dispatcher.moved for session in move.sessions]
+            assert sorted(said) == [("s0", 0), ("s1", 2)]
+
+    run_virtual(main())
+
+
+def test_a_cancellation_said_again_spares_the_attempt_after_it(house, make_spec):
+    async def main():
+        async with house(slots=2) as h:
+            ask = h.runtime.context.ask
+            await h.run([make_spec("s0")])
+            cancel = CancelSessions((("s0", 0),))
+            assert await ask("environment/0", cancel, timeout_s=5) == Accepted()
+            await h.run([replace(make_spec("s0"), attempt=1)])
+            await ask("environment/0", cancel, timeout_s=5)
+            held = await ask("environment/0", WhichSessions(), timeout_s=5)
+            assert held.sessions == (("s0", 1),)
+            await asyncio.sleep(5)
+            assert h.graded == ["s0"]
 
     run_virtual(main())
 
@@ -230,7 +268,7 @@ def test_nothing_more_is_sent_about_a_cancelled_session(house, make_spec):
         async with house(slots=1) as h:
             await h.run([make_spec("s0"), make_spec("s1")])
             await asyncio.sleep(0.1)
-            await h.runtime.context.tell("environment/0", CancelSessions(("s0", "nobody")))
+            await h.runtime.context.tell("environment/0", CancelSessions((("s0", 0), ("nobody", 0))))
             await asyncio.sleep(5)
             assert h.graded == h.moved == ["s1"]
             assert h.dispatcher.failed == []

@@ -10,7 +10,7 @@ import pytest
 from headrace.actors.learner.publisher import PublicationRefused, PublicationTimeout, Publisher
 from headrace.actors.learner.versions import VersionLog
 from headrace.actors.messages import PublishWeights
-from headrace.transport import Activity, PeerLost, run_virtual
+from headrace.transport import Activity, LoopClock, PeerLost, run_virtual
 from headrace.transport.weights import Manifest
 
 
@@ -54,6 +54,7 @@ class PeerContext:
 
     def __init__(self) -> None:
         self.activity = Activity(lambda: 0.0)
+        self.clock = LoopClock()
         self.generators = Generators()
         self.up = True
         self.heard: list[int] = []
@@ -111,7 +112,7 @@ def test_publishes_every_so_many_steps_and_tries_again_after_a_skip(make):
         assert context.heard == [1, 2, 3]
         assert (publisher.version, publisher.version_step) == (3, 6)
 
-    asyncio.run(main())
+    run_virtual(main())
 
 
 def test_a_server_that_stays_away_never_uses_the_buffers_up(make):
@@ -127,7 +128,27 @@ def test_a_server_that_stays_away_never_uses_the_buffers_up(make):
         assert publisher.num_failed == 4
         assert sender.staged == {1, 5}
 
-    asyncio.run(main())
+    run_virtual(main())
+
+
+def test_a_version_that_was_not_heard_of_is_announced_again_until_it_is(make):
+    """A run that waits for sessions of this very version comes to no further step."""
+
+    async def main() -> None:
+        publisher, context, sender = make()
+        await publisher.publish(0)
+        context.up = False
+        assert await publisher.publish_if_due(2)
+        await asyncio.sleep(100)
+        assert context.heard == [1]
+        context.up = True
+        await asyncio.sleep(1)
+        assert context.heard == [1, 2]
+        await asyncio.sleep(10)
+        assert context.heard == [1, 2]
+        assert sender.staged == {1, 2}
+
+    run_virtual(main())
 
 
 def test_a_restarted_server_gets_the_newest_version_again(make):
@@ -146,7 +167,7 @@ def test_a_restarted_server_gets_the_newest_version_again(make):
         assert await publisher.publish_if_due(4)
         assert sender.staged == {2, 3}
 
-    asyncio.run(main())
+    run_virtual(main())
 
 
 def test_a_version_that_no_generator_took_is_published_anew_with_the_weights_of_now(make):
@@ -157,6 +178,7 @@ def test_a_version_that_no_generator_took_is_published_anew_with_the_weights_of_
         await publisher.publish_if_due(2)
         publisher.released(1)
         publisher.refused(2, "generator/0: gone", step=lambda: 3)
+        publisher.refused(2, "generator/0: gone", step=lambda: 3)  # said twice
         await context.settle()
         assert context.heard == [1, 2, 3]
         assert publisher.version_step == 3
@@ -165,7 +187,7 @@ def test_a_version_that_no_generator_took_is_published_anew_with_the_weights_of_
         await context.settle()
         assert context.heard == [1, 2, 3]
 
-    asyncio.run(main())
+    run_virtual(main())
 
 
 def test_a_run_whose_generators_take_no_version_any_more_ends_by_name(make):
@@ -182,7 +204,7 @@ def test_a_run_whose_generators_take_no_version_any_more_ends_by_name(make):
             await context.settle()
         assert context.heard == [1, 2, 3]
 
-    asyncio.run(main())
+    run_virtual(main())
 
 
 def test_the_last_publication_waits_for_a_buffer(make):
@@ -196,7 +218,7 @@ def test_the_last_publication_waits_for_a_buffer(make):
         publisher.released(1)
         assert await waiting == 3
 
-    asyncio.run(main())
+    run_virtual(main())
 
 
 def test_waits_end_by_name_at_their_deadline(make):
@@ -208,7 +230,7 @@ def test_waits_end_by_name_at_their_deadline(make):
         publisher.served(1)
         await publisher.wait_served(version)
 
-    asyncio.run(main())
+    run_virtual(main())
 
 
 def test_an_engine_that_still_starts_is_not_late(make):

@@ -23,7 +23,7 @@ from headrace.actors.messages import (
 )
 from headrace.actors.parameter_server.actor import ParameterServer
 from headrace.actors.session import Sampling
-from headrace.transport import Actor, RemoteError, Runtime, handles, run_virtual
+from headrace.transport import Actor, Refused, RemoteError, Runtime, handles, run_virtual
 from headrace.transport.weights import Manifest, WeightsMismatch
 
 
@@ -39,18 +39,27 @@ class Listener(Actor):
         self.released: list[int] = []
         self.refused: list[tuple[int, str]] = []
         self.failures: list[float] = []
+        self.deaf = 0
+        """how many messages it does not hear"""
 
     @handles(VersionServed)
     async def version_served(self, message: VersionServed) -> None:
+        self._hear()
         self.served.append((message.version, message.step))
 
     @handles(WeightsReleased)
     async def weights_released(self, message: WeightsReleased) -> None:
+        self._hear()
         self.released.append(message.version)
 
     @handles(WeightsRefused)
     async def weights_refused(self, message: WeightsRefused) -> None:
         self.refused.append((message.version, message.reason))
+
+    def _hear(self) -> None:
+        if self.deaf:
+            self.deaf -= 1
+            raise Refused("not heard")
 
     @handles(Metrics)
     async def metrics(self, message: Metrics) -> None:
@@ -116,6 +125,20 @@ def test_a_version_reaches_all_generators_then_its_forerunner_is_released() -> N
         assert [engine.commits for engine in engines] == [[1, 2]] * 3
         assert world.dispatcher.served == world.learner.served == [(1, 10), (2, 20)]
         assert world.learner.released == [1]
+
+    play(body)
+
+
+def test_news_that_was_not_heard_is_said_again_in_order() -> None:
+    async def body(world: World) -> None:
+        await world.add("generator/0")
+        world.dispatcher.deaf, world.learner.deaf = 2, 3
+        for version in (1, 2, 3):
+            await world.publish(version, settle_s=0.3)
+        assert world.dispatcher.served != [(1, 10), (2, 20), (3, 30)]
+        await asyncio.sleep(5)
+        assert world.dispatcher.served == world.learner.served == [(1, 10), (2, 20), (3, 30)]
+        assert world.learner.released == [1, 2]
 
     play(body)
 

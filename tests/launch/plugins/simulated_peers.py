@@ -64,7 +64,7 @@ class SimulatedEnvironment(Actor):
             ending="done",
         )
         await self.context.ask("grader", GradeSession(trajectory), timeout_s=60)
-        await self.context.tell("dispatcher", SessionsMoved((spec.session_id,), "grader/0"))
+        await self.context.tell("dispatcher", SessionsMoved(((spec.session_id, spec.attempt),), "grader/0"))
 
 
 class SimulatedGrader(Actor):
