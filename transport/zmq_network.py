@@ -116,6 +116,11 @@ class ZmqNetwork:
         return _TCP_ENDPOINT.fullmatch(endpoint) is not None
 
 
+_OPEN: set[_LaneSockets] = set()
+"""What nobody closed is kept. The collector clears weak references before it calls finalizers: a context that it takes
+together with its sockets knows none of them any more, and its end would wait for theirs for ever."""
+
+
 class ZmqPort:
     def __init__(
         self,
@@ -188,6 +193,7 @@ class _LaneSockets:
         self._unreachable = unreachable
         self._loop = asyncio.get_running_loop()
         self._context = zmq.Context(io_threads=1)
+        _OPEN.add(self)
         self._context.set(zmq.MAX_SOCKETS, 16384)
         self._pull = self._context.socket(zmq.PULL)
         self._pull.setsockopt(zmq.RCVHWM, 0)
@@ -277,6 +283,7 @@ class _LaneSockets:
         for push in self._push.values():
             push.close(linger=int(flush_s * 1000))
         self._push.clear()
+        _OPEN.discard(self)
         return self._context.term
 
     def _drain_control(self) -> None:
