@@ -47,6 +47,7 @@ from headrace.transport.directory import role_of
 
 logger = logging.getLogger(__name__)
 
+_SHOWN = 3
 _END_TIMEOUT_S = 30.0
 _END_PATIENCE_S = 300.0
 
@@ -56,6 +57,8 @@ class Dispatcher(Actor):
     `temperature`, `max_tokens` (per turn): how training sessions are sampled. `evaluation` None: none is made.
     `session_timeout_s`: an attempt without a grade is given up after that long (environments have their own, shorter
     deadlines). `stall_log_s`: a learner that waits longer is told about in the log, with the ids of what is pending.
+    `max_attempts`, `max_losses`: of a session, before its task is set aside: those that failed by themselves, and those
+    that were lost with whoever had them.
     `ledger_path`: the journal; what is found there is gone on from. None keeps it in memory.
     """
 
@@ -74,6 +77,7 @@ class Dispatcher(Actor):
         zero_variance: ZeroVariance = "drop",
         mode: Mode = "async",
         max_attempts: int = 3,
+        max_losses: int = 20,
         pass_reward: float = 1.0,
         temperature: float = 1.0,
         max_tokens: int = 64,
@@ -94,6 +98,7 @@ class Dispatcher(Actor):
             zero_variance=zero_variance,
             mode=mode,
             max_attempts=max_attempts,
+            max_losses=max_losses,
             pass_reward=pass_reward,
             temperature=temperature,
             max_tokens=max_tokens,
@@ -253,14 +258,19 @@ class Dispatcher(Actor):
         return Accepted()
 
     def _lose(self, session_ids: list[str], detail: str) -> None:
-        """Sessions whose holder is gone: tried again elsewhere. A graded one is safe here."""
-        for session_id in session_ids:
-            attempt = self.seating.owner(session_id).attempt_of(session_id)
-            if attempt is not None:
-                self._fail(session_id, attempt, "lost", detail)
+        """Sessions whose holder is gone: tried again elsewhere, and told of in one line. A graded one is safe here."""
+        attempts = {s: self.seating.owner(s).attempt_of(s) for s in session_ids}
+        lost = {session_id: attempt for session_id, attempt in attempts.items() if attempt is not None}
+        if lost:
+            logger.info("%d sessions are lost (e.g. %s): %s", len(lost), ", ".join(list(lost)[:_SHOWN]), detail)
+        for session_id, attempt in lost.items():
+            self._take_failure(session_id, attempt, "lost", detail)
 
     def _fail(self, session_id: str, attempt: int, reason: str, detail: str) -> None:
         logger.info("session %s, attempt %d: %s: %s", session_id, attempt + 1, reason, detail)
+        self._take_failure(session_id, attempt, reason, detail)
+
+    def _take_failure(self, session_id: str, attempt: int, reason: str, detail: str) -> None:
         self.seating.owner(session_id).failed(session_id, attempt, reason, detail)
         self.feeding.group_ready()  # the rest of its group may be ready without it
         self.housekeeping.tell_quarantined()

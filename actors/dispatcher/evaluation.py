@@ -8,7 +8,7 @@ in `missing`.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, replace
 
 from headrace.actors.dispatcher.seeds import session_seed
@@ -21,7 +21,8 @@ from headrace.actors.session import Sampling, SessionSpec, Task, Trajectory
 class EvaluationSettings:
     """`num_prompts` 0 switches evaluation off. `samples` at temperature 1 for each prompt (pass@k needs k of them),
     one `greedy` more; `every_steps` optimizer steps; `role` serves them and holds one version meanwhile;
-    `max_in_flight` environment slots at most; past `timeout_s` what is not graded counts as missing."""
+    `max_in_flight` environment slots at most; past `timeout_s` what is not graded counts as missing. `max_attempts` and
+    `max_losses`: as in training; a session that meets either is missing."""
 
     num_prompts: int = 64
     samples: int = 8
@@ -30,6 +31,7 @@ class EvaluationSettings:
     role: str = "evaluator"
     max_in_flight: int = 64
     max_attempts: int = 3
+    max_losses: int = 20
     pass_reward: float = 1.0
     timeout_s: float = 600.0
 
@@ -39,6 +41,7 @@ class EvaluationSettings:
         check_at_least("evaluation.every_steps", self.every_steps, 1)
         check_at_least("evaluation.max_in_flight", self.max_in_flight, 1)
         check_at_least("evaluation.max_attempts", self.max_attempts, 1)
+        check_at_least("evaluation.max_losses", self.max_losses, 1)
         if self.num_prompts and not self.samples and not self.greedy:
             raise ValueError("an evaluation needs samples >= 1 or greedy=true; num_prompts=0 switches it off")
 
@@ -108,6 +111,7 @@ class Evaluation:
         self._num_prompts = len(tasks)
         self.num_missing = 0
         self._attempts: dict[str, SessionSpec] = {}
+        self._losses: Counter[str] = Counter()
         self._waiting: deque[str] = deque()
         self._running: dict[str, str] = {}
         self._seated: set[str] = set()
@@ -198,12 +202,14 @@ class Evaluation:
         rewards = self._greedy if spec.member == self.settings.samples else self._samples
         rewards[self._prompt_of[spec.session_id]].append(trajectory.reward)
 
-    def failed(self, session_id: str, attempt: int) -> None:
-        """Tried again up to `max_attempts`, then missing."""
+    def failed(self, session_id: str, attempt: int, *, lost: bool = False) -> None:
+        """Tried again up to `max_attempts`, or where they are `lost` with their holder `max_losses`; then missing."""
         spec = self._attempts.get(session_id)
         if spec is None or spec.attempt != attempt:
             return
-        if attempt + 1 < self.settings.max_attempts:
+        self._losses[session_id] += lost
+        losses = self._losses[session_id]
+        if losses < self.settings.max_losses and attempt + 1 - losses < self.settings.max_attempts:
             self._attempts[session_id] = replace(spec, attempt=attempt + 1)
             self._leaves(session_id)
             self._waiting.append(session_id)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from headrace.actors.dispatcher.evaluation import Evaluation, EvaluationSchedule, EvaluationSettings
+from headrace.actors.dispatcher.ledger import DropReason
 from headrace.actors.dispatcher.source import TaskSource
 from headrace.actors.messages import Metrics, SyncEvaluators, VersionServed
 from headrace.actors.session import SessionSpec, Task, Trajectory
@@ -122,7 +123,7 @@ class Evaluator:
 
     def failed(self, session_id: str, attempt: int, reason: str, detail: str) -> None:
         if self._evaluation is not None:
-            self._evaluation.failed(session_id, attempt)
+            self._evaluation.failed(session_id, attempt, lost=reason == DropReason.LOST)
             self._note_completion()
 
     def served(self, step: int) -> None:

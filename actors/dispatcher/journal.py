@@ -25,23 +25,24 @@ from headrace.actors.messages import SessionGraded
 from headrace.actors.session import Trajectory
 from headrace.transport.codec import decode, encode, pack, unpack
 
-FORMAT = 1
+FORMAT = 2
 IN_MEMORY = ":memory:"
 _SCHEMA = """
 create table if not exists sessions (
     session_id text primary key, group_id text not null, member integer not null, task_index integer not null,
     task_id text not null, state text not null, reason text, attempt integer not null, holder text,
     version_at_start integer not null, reward real, tokens integer, version_tokens text, ready_order integer,
-    ready_step integer, batch integer, step integer, lag integer, token_lags text
+    ready_step integer, batch integer, step integer, lag integer, token_lags text,
+    losses integer not null default 0
 ) without rowid;
 create table if not exists trajectories (session_id text primary key, trajectory blob not null);
 create table if not exists versions (version integer primary key, step integer not null);
 create table if not exists facts (name text primary key, value text not null) without rowid;
 """
-_WRITE_SESSION = f"insert or replace into sessions values ({', '.join('?' * 19)})"
+_WRITE_SESSION = f"insert or replace into sessions values ({', '.join('?' * 20)})"
 _READ_OPEN = """
 select session_id, group_id, member, task_index, state, attempt, holder, version_at_start, ready_order, ready_step,
-       batch, trajectory
+       batch, losses, trajectory
 from sessions left join trajectories using (session_id)
 where state not in ('trained', 'dropped')
 order by session_id
@@ -169,6 +170,7 @@ def _row(record: SessionRecord) -> tuple[object, ...]:
         record.step,
         record.lag,
         _counts(record.token_lags),
+        record.losses,
     )
 
 
@@ -178,7 +180,7 @@ def _counts(counts: dict[int, int] | None) -> str | None:
 
 def _saved(row: tuple[Any, ...]) -> SavedSession:
     (session_id, group_id, member, task_index, state, attempt, holder) = row[:7]
-    (version_at_start, ready_order, ready_step, batch, blob) = row[7:]
+    (version_at_start, ready_order, ready_step, batch, losses, blob) = row[7:]
     return SavedSession(
         session_id=session_id,
         group_id=group_id,
@@ -191,6 +193,7 @@ def _saved(row: tuple[Any, ...]) -> SavedSession:
         ready_order=ready_order,
         ready_step=ready_step,
         batch=batch,
+        losses=losses,
         trajectory=None if blob is None else _from_blob(blob),
     )
 

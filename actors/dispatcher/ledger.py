@@ -66,7 +66,8 @@ class SessionRecord:
     `trajectory` is kept from the grade to the end. `version_tokens` maps a version to the trained tokens that it
     sampled, once the session is graded; `token_lags` a lag to the tokens that had it when they were trained (or dropped
     as over age), `lag` is the largest of them. `ready_order`: the number of its group by becoming ready; `ready_step`:
-    the learner's steps then; `batch`: the number of the batch in which the learner has it."""
+    the learner's steps then; `batch`: the number of the batch in which the learner has it. `losses`: attempts that were
+    lost with their holder."""
 
     spec: SessionSpec
     task_index: int = 0
@@ -86,6 +87,7 @@ class SessionRecord:
     ready_order: int | None = None
     ready_step: int | None = None
     batch: int | None = None
+    losses: int = 0
 
     @property
     def graded(self) -> bool:

@@ -59,6 +59,7 @@ def _record(saved: SavedSession, issuer: GroupIssuer, now_s: float) -> SessionRe
         ready_order=saved.ready_order,
         ready_step=saved.ready_step,
         batch=saved.batch,
+        losses=saved.losses,
     )
     if saved.trajectory is not None:
         record.take_grade(saved.trajectory)

@@ -26,7 +26,8 @@ def check_at_least(name: str, value: float, least: float) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
     """`batch_sessions`: sessions of one optimizer step; `hard_lag_versions`: what is older when it would be trained
-    meets `over_age`. In sync mode both lag limits are 0, whatever is given."""
+    meets `over_age`. In sync mode both lag limits are 0, whatever is given. `max_attempts`: of a session, that failed
+    by themselves; `max_losses`: that were lost with whoever had them. Beyond either its task is quarantined."""
 
     group_size: int
     batch_sessions: int
@@ -37,6 +38,7 @@ class TrainingSettings:
     zero_variance: ZeroVariance = "drop"
     mode: Mode = "async"
     max_attempts: int = 3
+    max_losses: int = 20
     pass_reward: float = 1.0
     temperature: float = 1.0
     max_tokens: int = 64
@@ -49,6 +51,7 @@ class TrainingSettings:
         check_choice("zero_variance", self.zero_variance, ZeroVariance)
         check_at_least("group_size", self.group_size, 1)
         check_at_least("max_attempts", self.max_attempts, 1)
+        check_at_least("max_losses", self.max_losses, 1)
         check_at_least("max_tokens", self.max_tokens, 1)
         check_at_least("max_lag_versions", self.max_lag_versions, 0)
         if self.batch_sessions < self.group_size or self.batch_sessions % self.group_size:

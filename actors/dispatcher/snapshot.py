@@ -25,6 +25,7 @@ class SavedSession:
     ready_order: int | None
     ready_step: int | None
     batch: int | None
+    losses: int
     trajectory: Trajectory | None
 
 

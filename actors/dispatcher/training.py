@@ -169,13 +169,15 @@ class TrainingSessions:
             self._complete(group)
 
     def failed(self, session_id: str, attempt: int, reason: str, detail: str) -> None:
-        """An attempt ended without a grade: issued again, or dropped after `max_attempts`. Stale reports are
-        ignored."""
+        """An attempt ended without a grade: issued again, or dropped after `max_attempts` that failed by themselves or
+        `max_losses` that were lost with their holder. Stale reports are ignored."""
         record = self.ledger.get(session_id)
         if record is None or record.graded or record.spec.attempt != attempt or self.finished:
             return
         self.counters[f"attempts_{reason}"] += 1
-        if attempt + 1 < self.settings.max_attempts:
+        record.losses += reason == DropReason.LOST
+        failures = attempt + 1 - record.losses
+        if failures < self.settings.max_attempts and record.losses < self.settings.max_losses:
             if record.state is SessionState.GRADING:
                 self.ledger.move(session_id, SessionState.RUNNING)
             record.spec = replace(record.spec, attempt=attempt + 1)

@@ -442,7 +442,6 @@ class Triangle:
             batch_sessions=plan.batch_sessions,
             max_lag_versions=plan.max_lag,
             over_age=plan.over_age,  # type: ignore[arg-type]
-            max_attempts=5,
             max_tokens=8,
             evaluation=EvaluationSettings(num_prompts=2, samples=1, every_steps=2) if plan.evaluate else None,
             ledger_path=str(self.folder / "ledger.sqlite"),

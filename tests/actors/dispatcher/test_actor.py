@@ -347,12 +347,42 @@ def test_an_empty_batch_after_wait_s_and_news_of_unknown_sessions(peers: ModuleT
 class _Seats(Actor):
     """An environment that takes sessions and says nothing about them."""
 
+    def __init__(self, slots: int = 2) -> None:
+        self.slots = slots
+
     def metadata(self) -> dict[str, object]:
-        return {"slots": 2}
+        return {"slots": self.slots}
 
     @handles(RunSessions)
     async def run_sessions(self, message: RunSessions) -> Accepted:
         return Accepted()
+
+
+def test_an_environment_that_goes_is_told_of_in_one_line(tasks: TaskSource, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        network = LoopbackNetwork()
+        runtime = Runtime(network)
+        await runtime.start()
+        dispatcher = Dispatcher(tasks=tasks, group_size=2, batch_sessions=8, max_lag_versions=0)
+        await runtime.add(dispatcher, "dispatcher")
+        apart = Runtime(network, directory=runtime.address)
+        await apart.start()
+        await apart.add(_Seats(slots=8), "environment/0")
+        await runtime.context.tell("dispatcher", VersionServed(1, 0))
+        await runtime.clock.sleep(1)
+        assert dispatcher.placement.num_free == 0
+        runtime.directory.process_down(apart.incarnation, "killed by signal 9")
+        await runtime.clock.sleep(1)
+        assert [(r.spec.attempt, r.losses) for r in dispatcher.training.ledger.records()] == [(1, 1)] * 8
+        await apart.stop()
+        await runtime.stop()
+
+    with caplog.at_level(logging.INFO):
+        run_virtual(main())
+    told = [r.getMessage() for r in caplog.records if "g0000000" in r.getMessage()]
+    assert told == [
+        "8 sessions are lost (e.g. g0000000-00, g0000000-01, g0000001-00): environment/0 is gone: killed by signal 9"
+    ]
 
 
 def test_news_of_an_earlier_attempt_does_not_empty_the_slot_of_the_later_one(

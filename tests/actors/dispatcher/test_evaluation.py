@@ -83,6 +83,18 @@ def test_greedy_and_samples_by_prompt_with_no_more_in_flight_than_allowed(
     assert values["step"] == 12
 
 
+def test_losses_with_the_holder_have_a_bound_of_their_own(tasks: TaskSource) -> None:
+    evaluation = evaluation_of(tasks, max_attempts=1, max_losses=3)
+    lost, failing = (spec.session_id for spec in start_all(evaluation)[:2])
+    for attempt in range(3):
+        assert evaluation.attempt_of(lost) == attempt
+        evaluation.failed(lost, attempt, lost=True)
+    assert evaluation.attempt_of(lost) is None
+    evaluation.failed(failing, 0)
+    assert evaluation.attempt_of(failing) is None
+    assert evaluation.num_missing == 2
+
+
 def test_a_failure_is_tried_again_then_missing_and_no_reward_is_never_zero(
     tasks: TaskSource, make_trajectory: Make
 ) -> None:

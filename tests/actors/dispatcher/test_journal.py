@@ -83,7 +83,7 @@ def test_a_file_of_another_release_is_refused(tmp_path: Path) -> None:
     Journal(str(path)).close()
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("update facts set value = '99' where name = 'format'")
-    with pytest.raises(JournalDamaged, match="format 99, this release writes format 1"):
+    with pytest.raises(JournalDamaged, match="format 99, this release writes format 2"):
         Journal(str(path))
 
 

@@ -207,6 +207,33 @@ def test_a_failed_member_is_tried_again_then_dropped_and_the_group_goes_on(desk:
     assert made.step(0) == [spec.session_id for spec in others]
 
 
+def test_what_is_lost_with_its_holders_is_no_failure_of_its_own(desk: Callable[..., _Desk]) -> None:
+    made = desk(max_attempts=2, max_losses=6, max_lag_versions=0)
+    innocent = made.start_all()[0].session_id
+    for attempt in range(5):
+        made.training.failed(innocent, attempt, "lost", "environment/0 is gone")
+        made.start_all()
+    made.training.failed(innocent, 5, "failed", "once by itself")
+    made.start_all()
+    record = made.training.ledger.get(innocent)
+    assert record is not None
+    assert (record.spec.attempt, record.losses, record.holder is None) == (6, 5, False)
+    assert made.ends() == {}
+    made.training.failed(innocent, 6, "failed", "twice")
+    assert made.ends()["failed"] == 1
+
+
+def test_a_session_that_kills_whoever_runs_it_is_quarantined_in_the_end(desk: Callable[..., _Desk]) -> None:
+    made = desk(max_attempts=3, max_losses=20, max_lag_versions=0)
+    poison = made.start_all()[0]
+    for attempt in range(20):
+        assert made.training.issuer.quarantined == {}
+        made.training.failed(poison.session_id, attempt, "lost", "environment/0 is gone")
+        made.start_all()
+    assert made.training.issuer.quarantined == {poison.task.task_id: "lost: environment/0 is gone"}
+    assert made.ends() == {"lost": 1, "quarantined": 1}
+
+
 def test_a_poison_task_is_quarantined_and_listed(desk: Callable[..., _Desk]) -> None:
     """cases G104: NVIDIA-NeMo/RL#3238: it never finishes; after K tries it is set aside, the run goes on, and it
     stays out."""
