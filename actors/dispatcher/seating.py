@@ -117,13 +117,13 @@ class Seating:
     async def _run_sessions(self, environment: str, specs: tuple[SessionSpec, ...]) -> None:
         await self._durable()
         try:
-            while specs:
+            # an environment that died meanwhile has lost its seats: its successor, of the same name, must not get them
+            while specs := tuple(spec for spec in specs if self._sits(spec, environment)):
                 try:
                     await self._context.ask(environment, RunSessions(specs), timeout_s=_ASK_TIMEOUT_S)
                     return
                 except PeerLost:  # where it is dead, PeerDown empties its seats; where its connection broke, they stay
                     await self._context.clock.sleep(_PAUSE_S)
-                    specs = tuple(spec for spec in specs if self._sits(spec, environment))
         except Refused:
             logger.warning("%s refused %d sessions; they wait", environment, len(specs))
             await self._context.clock.sleep(_PAUSE_S)

@@ -151,6 +151,7 @@ class TrainingSessions:
         if trajectory.spec.attempt != record.spec.attempt:
             # An attempt that was given up came through; the one after it is not needed.
             self._stopped.append((session_id, record.spec.attempt))
+            record.spec = replace(record.spec, attempt=trajectory.spec.attempt)
         record.take_grade(trajectory)
         self.ledger.touch(record)
         if record.state is SessionState.RUNNING:

@@ -349,12 +349,14 @@ class _Seats(Actor):
 
     def __init__(self, slots: int = 2) -> None:
         self.slots = slots
+        self.attempts: list[int] = []
 
     def metadata(self) -> dict[str, object]:
         return {"slots": self.slots}
 
     @handles(RunSessions)
     async def run_sessions(self, message: RunSessions) -> Accepted:
+        self.attempts += [spec.attempt for spec in message.sessions]
         return Accepted()
 
 
@@ -383,6 +385,39 @@ def test_an_environment_that_goes_is_told_of_in_one_line(tasks: TaskSource, capl
     assert told == [
         "8 sessions are lost (e.g. g0000000-00, g0000000-01, g0000001-00): environment/0 is gone: killed by signal 9"
     ]
+
+
+def test_a_successor_is_not_given_what_its_predecessor_was_about_to_get(
+    tasks: TaskSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ask waits for a name that is gone: the sessions would run there beside their next attempts."""
+
+    async def main() -> None:
+        network = LoopbackNetwork()
+        runtime = Runtime(network)
+        await runtime.start()
+        dispatcher = Dispatcher(tasks=tasks, group_size=2, batch_sessions=8, max_lag_versions=0)
+        await runtime.add(dispatcher, "dispatcher")
+        on_disk = asyncio.Event()
+        monkeypatch.setattr(dispatcher.seating, "_durable", on_disk.wait)
+        former, later = (Runtime(network, directory=runtime.address) for _ in range(2))
+        await former.start()
+        await former.add(_Seats(slots=8), "environment/0")
+        await runtime.context.tell("dispatcher", VersionServed(1, 0))
+        await runtime.clock.sleep(1)
+        runtime.directory.process_down(former.incarnation, "killed by signal 9")
+        await runtime.clock.sleep(1)
+        on_disk.set()
+        await runtime.clock.sleep(1)
+        successor = _Seats(slots=8)
+        await later.start()
+        await later.add(successor, "environment/0")
+        await runtime.clock.sleep(5)
+        assert successor.attempts == [1] * 8
+        for ended in (former, later, runtime):
+            await ended.stop()
+
+    run_virtual(main())
 
 
 def test_news_of_an_earlier_attempt_does_not_empty_the_slot_of_the_later_one(

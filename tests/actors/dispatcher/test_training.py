@@ -306,6 +306,18 @@ def test_nothing_is_graded_or_trained_twice(desk: Callable[..., _Desk]) -> None:
     assert made.training.counters["graded_twice_or_late"] == 5
 
 
+def test_an_attempt_that_was_given_up_and_came_through_is_the_one_that_is_booked(desk: Callable[..., _Desk]) -> None:
+    made = desk(max_lag_versions=0)
+    specs = made.start_all()
+    made.training.failed(specs[0].session_id, 0, "lost", "environment/0 is gone")
+    made.start_all()
+    for spec, reward in mixed(specs):
+        made.grade(spec, reward)
+    assert made.training.take_stopped() == [(specs[0].session_id, 1)]
+    assert made.step(0) is not None
+    assert {record.spec.attempt for record in made.ended} == {0}, "what was trained, as the trajectory has it"
+
+
 def test_what_the_learner_left_out_of_a_batch_is_filtered(desk: Callable[..., _Desk]) -> None:
     made = desk(max_lag_versions=0)
     for spec, reward in mixed(made.start_all()):
