@@ -23,14 +23,14 @@ from chaos_run.plan import Fault, Shape, draw_faults
 from chaos_run.progress import read_position
 from chaos_run.victims import Victim, strike, victims
 
-SHAPE = Shape(pretrain_steps=200, max_steps=80, evaluation_every_steps=20)
+SHAPE = Shape(pretrain_steps=400, max_steps=80, evaluation_every_steps=20)
 OVERRIDES = (
     "experiment=smoke",
     f"training.max_steps={SHAPE.max_steps}",
     f"learner.pretrain.steps={SHAPE.pretrain_steps}",
     f"evaluation.every_steps={SHAPE.evaluation_every_steps}",
     "learner.checkpoint_every_steps=5",
-    "learner.lr=1.0e-4",  # a policy that changes fast comes to give all members of a group one reward
+    "learner.lr=1.0e-5",  # the pace stays: no policy that gives all members of a group one reward
     "launch.silence_s=15",  # what is stopped is found within the run
     "launch.start_timeout_s=60",
 )
