@@ -293,7 +293,7 @@ class Dispatcher(Actor):
 
     @handles(BatchTrained, concurrent=True)
     async def batch_trained(self, message: BatchTrained) -> Accepted:
-        self.training.trained(message.step, message.session_ids)
+        self.training.batches.trained(message.step, message.session_ids)
         self._changed()
         await self.commits.durable()
         return Accepted()

@@ -1,4 +1,4 @@
-"""Holds the learner's ask for a batch until there is one: the waiting around `TrainingSessions.take_batch`."""
+"""Holds the learner's ask for a batch until there is one: the waiting around `Batches.take`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Feeding:
         self._hunger.begin(clock.time())
         while True:
             self._group_ready.clear()
-            batch = self._training.take_batch(message.step)
+            batch = self._training.batches.take(message.step)
             self._wake()
             if batch is not None:
                 self._hunger.end()

@@ -42,7 +42,7 @@ def gauges(training: TrainingSessions, placement: Placement) -> dict[str, float]
     ledger, counters = training.ledger, training.counters
     values: dict[str, float] = {name: float(count) for name, count in ledger.snapshot().items()}
     values |= {
-        "ready_groups": len(training.buffer),
+        "ready_groups": len(training.batches.buffer),
         "open_groups": len(training.groups),
         "slots": placement.num_slots,
         "slots_used": placement.num_seated,

@@ -1,4 +1,4 @@
-"""Training sessions from issue to optimizer step: ledger, admission, groups and buffer as one state machine.
+"""Training sessions from issue to optimizer step: ledger, admission, groups and batches as one state machine.
 
 Pure: no await, no clock, no message. The actor calls a method for each message that arrives, places what
 `next_session` gives, cancels what `take_stopped` names, and journals what changed. Every session is trained at most
@@ -11,48 +11,53 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from headrace.actors.dispatcher.admission import Admission
-from headrace.actors.dispatcher.buffer import ReadyBuffer, ReadyGroup
+from headrace.actors.dispatcher.batches import Batches
+from headrace.actors.dispatcher.buffer import ReadyGroup
 from headrace.actors.dispatcher.groups import GroupBook, OpenGroup, identical, judge
 from headrace.actors.dispatcher.issue import GroupIssuer
 from headrace.actors.dispatcher.ledger import DropReason, Ledger, SessionRecord, SessionState
-from headrace.actors.dispatcher.over_age import mask_group
 from headrace.actors.dispatcher.restoring import restore_sessions
 from headrace.actors.dispatcher.settings import TrainingSettings
 from headrace.actors.dispatcher.snapshot import Snapshot
 from headrace.actors.dispatcher.source import TaskSource
 from headrace.actors.dispatcher.versions import VersionSteps
-from headrace.actors.session import Group, SessionSpec, Trajectory
+from headrace.actors.session import SessionSpec, Trajectory
 
 _FAILURES = frozenset({DropReason.FAILED, DropReason.TIMED_OUT, DropReason.LOST})
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyBatch:
-    groups: tuple[Group, ...]
-    version_steps: dict[int, int]
-
-
 class TrainingSessions:
-    """`batch`: the groups that the learner has and has not reported, with the number of that batch."""
+    """Everything between the task source and the optimizer step; the learner's side of it is `batches`."""
 
     def __init__(self, settings: TrainingSettings, tasks: TaskSource) -> None:
         self.settings = settings
         self.ledger = Ledger()
         self.versions = VersionSteps()
         self.groups = GroupBook(settings.group_size)
-        self.buffer = ReadyBuffer(settings.consumption)
         self.admission = Admission(settings.max_lag, settings.batch_sessions)
-        self.learner_step = 0
         self.finished = False
         self.counters: Counter[str] = Counter()
         self.issuer = GroupIssuer(settings, tasks)
         self.pending: deque[str] = deque()
-        self.batch: tuple[Group, ...] = ()
+        self.batches = Batches(
+            settings,
+            self.ledger,
+            self.versions,
+            self.counters,
+            min_members=self.groups.min_members,
+            drop=self._drop,
+            lose=self._lose,
+        )
         self._stopped: list[tuple[str, int]] = []
+
+    @property
+    def learner_step(self) -> int:
+        """Optimizer steps that the learner has done."""
+        return self.batches.learner_step
 
     def facts(self) -> dict[str, Any]:
         """What a successor must know beside the sessions and versions, by name; JSON values."""
@@ -75,13 +80,13 @@ class TrainingSessions:
             next_task=facts["next_task"], num_groups=facts["num_groups"], quarantined=facts["quarantined"]
         )
         self.versions.restore(snapshot.versions, (facts["parting_version"], facts["parting_step"]))
-        self.learner_step, self.finished = facts["learner_step"], facts["finished"]
+        self.batches.learner_step, self.finished = facts["learner_step"], facts["finished"]
         self.counters.update(facts["counters"])
         restored = restore_sessions(snapshot, self.issuer, self.ledger, self.groups, now_s=now_s)
         self.pending.extend(restored.pending)
-        self.batch = restored.batch
+        self.batches.batch = restored.batch
         for ready in restored.ready:
-            self.buffer.push(ready)
+            self.batches.buffer.push(ready)
         self.ledger.wasted_tokens[DropReason.OVER_AGE] += self.counters["masked_tokens"]
 
     # --- issue ------------------------------------------------------------------------------------------------------
@@ -92,7 +97,7 @@ class TrainingSessions:
         return self.admission.room(
             version_step=self.versions.newest_step,
             trained_batches=self.learner_step,
-            training_batches=bool(self.batch),
+            training_batches=bool(self.batches.batch),
             open_sessions=self.ledger.num_open,
         )
 
@@ -227,66 +232,15 @@ class TrainingSessions:
 
     def served(self, version: int, step: int) -> None:
         if self.versions.served(version, step):
-            self._retire_over_age()
-
-    def take_batch(self, step: int) -> ReadyBatch | None:
-        """One batch for a learner that has done `step` optimizer steps, or None. What is too old goes first. A learner
-        that asks while it has a batch never got it: it is given the same again."""
-        self.learner_step = max(self.learner_step, step)
-        if not self.batch:
-            self._apply_over_age()
-            taken = self.buffer.take(batch_sessions=self.settings.batch_sessions, group_size=self.settings.group_size)
-            if taken is None:
-                return None
-            self._hand_out(taken)
-        records = [self.ledger.get(t.spec.session_id) for group in self.batch for t in group.trajectories]
-        oldest = min(record.oldest_version for record in records if record is not None)
-        newest = max(record.newest_version for record in records if record is not None)
-        return ReadyBatch(self.batch, self.versions.steps_between(oldest, newest))
-
-    def _hand_out(self, taken: list[ReadyGroup]) -> None:
-        self.counters["batches"] += 1
-        for ready in taken:
-            oldest_step = self.versions.step_of(ready.oldest_version)
-            self.counters["groups_taken"] += 1
-            self.counters["lag_in_flight_sum"] += ready.step_when_ready - oldest_step
-            self.counters["lag_in_queue_sum"] += self.learner_step - ready.step_when_ready
-            for trajectory in ready.group.trajectories:
-                record = self.ledger.move(trajectory.spec.session_id, SessionState.TRAINING)
-                record.batch = self.counters["batches"]
-        self.batch = tuple(ready.group for ready in taken)
-
-    def trained(self, step: int, session_ids: tuple[str, ...]) -> None:
-        """These went into optimizer step `step`. What else was in their batch the learner left out."""
-        self.learner_step = max(self.learner_step, step)
-        handed = {t.spec.session_id for group in self.batch for t in group.trajectories}
-        for session_id in session_ids:
-            record = self.ledger.get(session_id)
-            if record is None or record.state is not SessionState.TRAINING:
-                self.counters["trained_twice_or_unknown"] += 1
-                continue
-            self._note_lag(record, step - 1)
-            record.step = step
-            self.ledger.move(session_id, SessionState.TRAINED)
-        if not handed.isdisjoint(session_ids):
-            self.batch = ()
-            for session_id in sorted(handed.difference(session_ids)):
-                self._drop(session_id, DropReason.FILTERED)
-        self._retire_over_age()
+            self.batches.retire_over_age()
 
     def roll_back(self, step: int, version: int) -> int:
         """The learner starts anew from `step`, having published `version` and those before it: what it trained later,
         and what it has, is lost. Returns how many sessions that are. Their tasks are not issued again."""
         num_lost = self.ledger.roll_back(step)
         self.versions.roll_back(step, version)
-        for group in self.batch:
-            for trajectory in group.trajectories:
-                self._drop(trajectory.spec.session_id, DropReason.ROLLED_BACK)
-                num_lost += 1
-        self.batch = ()
         self.finished = self.finished and step >= self.learner_step
-        self.learner_step = step
-        return num_lost
+        return num_lost + self.batches.roll_back(step)
 
     def finish(self) -> None:
         """No batch follows: everything that is still open is dropped as cancelled."""
@@ -294,9 +248,8 @@ class TrainingSessions:
         for record in list(self.ledger.records()):
             self._drop(record.spec.session_id, DropReason.CANCELLED)
         self.groups = GroupBook(self.settings.group_size)
-        self.buffer = ReadyBuffer(self.settings.consumption)
+        self.batches.clear()
         self.pending.clear()
-        self.batch = ()
 
     # --- drops ------------------------------------------------------------------------------------------------------
 
@@ -314,7 +267,9 @@ class TrainingSessions:
         for trajectory in group.trajectories:
             record = self.ledger.move(trajectory.spec.session_id, SessionState.READY)
             record.ready_order, record.ready_step = self.counters["groups_complete"], self.learner_step
-        self.buffer.push(ReadyGroup.of(group, open_group.order, self.counters["groups_complete"], self.learner_step))
+        self.batches.buffer.push(
+            ReadyGroup.of(group, open_group.order, self.counters["groups_complete"], self.learner_step)
+        )
 
     def _drop(self, session_id: str, reason: DropReason) -> None:
         record = self.ledger.get(session_id)
@@ -323,7 +278,7 @@ class TrainingSessions:
         if not record.graded:
             self._stopped.append((session_id, record.spec.attempt))
         elif reason is DropReason.OVER_AGE:
-            self._note_lag(record, self.learner_step)
+            self.batches.note_lag(record, self.learner_step)
         self.ledger.move(session_id, SessionState.DROPPED, reason)
 
     def _lose(self, record: SessionRecord, reason: DropReason, detail: str = "") -> None:
@@ -343,53 +298,3 @@ class TrainingSessions:
             self._drop(trajectory.spec.session_id, reason)
         for session_id in waiting:
             self._drop(session_id, reason)
-
-    def _apply_over_age(self) -> None:
-        """What exceeds the hard limit if it is trained next is dropped, whole groups at a time, or masked, or let
-        through."""
-        policy, hard_lag = self.settings.over_age, self.settings.hard_lag
-        if policy == "train":
-            return
-        too_old = self.buffer.remove_where(lambda ready: self._lag(ready.oldest_version) > hard_lag)
-        for ready in too_old:
-            group = ready.group
-            if policy == "mask":
-                group, gone = mask_group(group, self.versions.oldest_within(self.learner_step, hard_lag))
-                for trajectory in gone:
-                    self._drop(trajectory.spec.session_id, DropReason.OVER_AGE)
-                if len(group.trajectories) >= self.groups.min_members:
-                    self._note_masked(group)
-                    self.buffer.push(ReadyGroup.of(group, ready.order, ready.arrival, ready.step_when_ready))
-                    continue
-            for trajectory in group.trajectories:
-                self._drop(trajectory.spec.session_id, DropReason.OVER_AGE)
-
-    def _note_masked(self, group: Group) -> None:
-        for trajectory in group.trajectories:
-            record = self.ledger.get(trajectory.spec.session_id)
-            if record is not None:
-                before = record.num_tokens
-                record.take_grade(trajectory)
-                self.ledger.touch(record)
-                self.ledger.wasted_tokens[DropReason.OVER_AGE] += before - record.num_tokens
-                self.counters["masked_tokens"] += before - record.num_tokens
-
-    def _retire_over_age(self) -> None:
-        """Policy `cancel`: stop sessions that would be over age when they end. It falls on long ones: see the
-        report's lengths."""
-        if self.settings.over_age != "cancel":
-            return
-        for record in list(self.ledger.records()):
-            running = record.state is SessionState.RUNNING and record.holder is not None
-            if running and self._lag(record.version_at_start) > self.settings.hard_lag:
-                self._lose(record, DropReason.OVER_AGE)
-
-    def _lag(self, version: int) -> int:
-        return self.learner_step - self.versions.step_of(version)
-
-    def _note_lag(self, record: SessionRecord, step: int) -> None:
-        record.lag = step - self.versions.step_of(record.oldest_version)
-        record.token_lags = {}
-        for version, count in (record.version_tokens or {}).items():
-            lag = step - self.versions.step_of(version)
-            record.token_lags[lag] = record.token_lags.get(lag, 0) + count

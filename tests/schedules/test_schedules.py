@@ -40,7 +40,6 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("scenario", THOUSAND)
 def test_every_schedule_keeps_what_must_hold(scenario: str, model: Path) -> None:
     """The ledger balances after every message, no session is trained twice, each ends once, no slot and no admission
@@ -51,7 +50,6 @@ def test_every_schedule_keeps_what_must_hold(scenario: str, model: Path) -> None
     assert scenario != "breaks" or done["lost"] > THOUSAND[scenario]
 
 
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("scenario", THOUSAND)
 def test_some_schedules(scenario: str, model: Path) -> None:
     explore(scenario, range(1000, 1006), model)

@@ -13,12 +13,13 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.actors.dispatcher.batches import ReadyBatch
 from headrace.actors.dispatcher.journal import Journal
 from headrace.actors.dispatcher.placement import Placement
 from headrace.actors.dispatcher.reconciling import Reconciled, settle, take_answer
 from headrace.actors.dispatcher.settings import TrainingSettings
 from headrace.actors.dispatcher.source import TaskSource
-from headrace.actors.dispatcher.training import ReadyBatch, TrainingSessions
+from headrace.actors.dispatcher.training import TrainingSessions
 from headrace.actors.messages import SessionsHeld
 from headrace.actors.session import SessionSpec, Trajectory
 
@@ -175,7 +176,7 @@ class _World:
     def ask(self, crash: bool) -> None:
         if self.learner.batch is not None or self.learner.unreported is not None:
             return
-        batch = self.training.take_batch(self.learner.step)
+        batch = self.training.batches.take(self.learner.step)
         if crash:
             return self.restart()
         self.commit()
@@ -193,7 +194,7 @@ class _World:
             learner.record[learner.step] = learner.unreported
             learner.batch = None
         if learner.unreported is not None:
-            self.training.trained(learner.step, learner.unreported)
+            self.training.batches.trained(learner.step, learner.unreported)
             if crash:
                 return self.restart()
             self.commit()
@@ -259,9 +260,9 @@ def _state(training: TrainingSessions) -> dict[str, Any]:
         },
         "ready": sorted(
             (r.group.group_id, r.order, r.arrival, r.oldest_version, r.step_when_ready, _masks(r.group.trajectories))
-            for r in training.buffer._ready
+            for r in training.batches.buffer._ready
         ),
-        "batch": sorted((g.group_id, _masks(g.trajectories)) for g in training.batch),
+        "batch": sorted((g.group_id, _masks(g.trajectories)) for g in training.batches.batch),
     }
 
 

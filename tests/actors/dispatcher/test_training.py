@@ -57,11 +57,11 @@ class _Desk:
 
     def step(self, step: int) -> list[str] | None:
         """One optimizer step from a learner that has done `step`: trained at once."""
-        batch = self.training.take_batch(step)
+        batch = self.training.batches.take(step)
         if batch is None:
             return None
         ids = [t.spec.session_id for g in batch.groups for t in g.trajectories]
-        self.training.trained(step + 1, tuple(ids))
+        self.training.batches.trained(step + 1, tuple(ids))
         return ids
 
     def ends(self) -> Counter[str]:
@@ -97,7 +97,7 @@ def test_admission_is_the_formula(desk: Callable[..., _Desk]) -> None:
         made = desk(max_lag_versions=lag)
         assert len(made.start_all()) == (lag + 1) * 4
         made.training.served(2, 3)
-        made.training.learner_step = 3
+        made.training.batches.learner_step = 3
         assert made.training.room == 4 + lag * 4 - made.training.ledger.num_open
 
 
@@ -106,10 +106,10 @@ def test_a_batch_at_the_learner_still_counts(desk: Callable[..., _Desk]) -> None
     made = desk(max_lag_versions=0)
     for spec, reward in mixed(made.start_all()):
         made.grade(spec, reward)
-    batch = made.training.take_batch(0)
+    batch = made.training.batches.take(0)
     assert batch is not None
     assert made.training.room == 0
-    made.training.trained(1, tuple(t.spec.session_id for g in batch.groups for t in g.trajectories))
+    made.training.batches.trained(1, tuple(t.spec.session_id for g in batch.groups for t in g.trajectories))
     assert made.training.room == 0
     made.training.served(2, 1)
     assert made.training.room == 4
@@ -137,7 +137,7 @@ def test_sessions_age_in_the_queue_too(desk: Callable[..., _Desk]) -> None:
         made.grade(spec, reward)
     for step in range(1, 6):
         made.training.served(step + 1, step)
-    assert made.training.take_batch(5) is None
+    assert made.training.batches.take(5) is None
     assert made.ends() == {"over_age": 4}
     assert {record.lag for record in made.ended} == {5}
     assert made.training.ledger.wasted_tokens[DropReason.OVER_AGE] == 4
@@ -147,7 +147,7 @@ def test_a_token_may_overtake_the_news_of_its_version(desk: Callable[..., _Desk]
     made = desk(max_lag_versions=0, hard_lag_versions=0)
     for spec, reward in mixed(made.start_all()):
         made.grade(spec, reward, [2])
-    batch = made.training.take_batch(0)
+    batch = made.training.batches.take(0)
     assert batch is not None
     assert batch.version_steps == {2: 0}
 
@@ -158,13 +158,13 @@ def test_over_age_policies(desk: Callable[..., _Desk], policy: str) -> None:
     specs = made.start_all()
     for step in range(1, 4):
         made.training.served(step + 1, step)
-    made.training.learner_step = 3
+    made.training.batches.learner_step = 3
     made.training.served(5, 3)
     stopped = made.training.take_stopped()
     assert len(stopped) == (len(specs) if policy == "cancel" else 0)
     for spec, reward in mixed(specs[:4]):
         made.grade(spec, reward, [2, 3])  # lags 2 and 1
-    batch = made.training.take_batch(3)
+    batch = made.training.batches.take(3)
     if policy in ("drop", "cancel"):
         assert batch is None
         assert set(made.ends()) == {"over_age"}
@@ -184,7 +184,7 @@ def test_masking_drops_members_of_which_nothing_is_left(desk: Callable[..., _Des
         made.training.served(step + 1, step)
     for spec, versions in zip(specs, ([1], [1, 4], [4]), strict=True):
         made.grade(spec, float(spec.member % 2), versions)
-    batch = made.training.take_batch(3)
+    batch = made.training.batches.take(3)
     assert batch is not None
     assert [t.spec.member for t in batch.groups[0].trajectories] == [1, 2]
     assert made.ends() == {"over_age": 1}
@@ -260,14 +260,14 @@ def test_a_missing_reward_is_missing_and_has_a_reason_of_its_own(desk: Callable[
     specs = made.start_all()
     for spec, reward in zip(specs[:4], (1.0, 0.0, None, 1.0), strict=True):
         made.grade(spec, reward)
-    batch = made.training.take_batch(0)
+    batch = made.training.batches.take(0)
     assert batch is not None
     assert [t.reward for t in batch.groups[0].trajectories] == [1.0, 0.0, 1.0]
     for spec in specs[4:]:
         made.grade(spec, None)
     assert made.ends() == {"ungraded": 5}
     assert (made.training.counters["graded"], made.training.counters["graded_without_reward"]) == (7, 4)
-    assert len(made.training.buffer) == 0
+    assert len(made.training.batches.buffer) == 0
 
 
 def test_a_bad_trajectory_is_filtered(
@@ -289,7 +289,7 @@ def test_groups_without_variance(desk: Callable[..., _Desk], policy: str) -> Non
     counters = made.training.counters
     assert (counters["groups_all_pass"], counters["groups_all_fail"]) == (1, 1)
     assert made.ends() == ({"zero_variance": 4} if policy == "drop" else {})
-    assert (made.training.take_batch(0) is None) == (policy == "drop")
+    assert (made.training.batches.take(0) is None) == (policy == "drop")
 
 
 def test_nothing_is_graded_or_trained_twice(desk: Callable[..., _Desk]) -> None:
@@ -299,7 +299,7 @@ def test_nothing_is_graded_or_trained_twice(desk: Callable[..., _Desk]) -> None:
         made.grade(spec, reward)
     ids = made.step(0)
     assert ids is not None
-    made.training.trained(1, tuple(ids))
+    made.training.batches.trained(1, tuple(ids))
     made.grade(specs[0], 1.0)
     assert made.ends() == {"trained": 4}
     assert made.training.counters["trained_twice_or_unknown"] == 4
@@ -322,9 +322,9 @@ def test_what_the_learner_left_out_of_a_batch_is_filtered(desk: Callable[..., _D
     made = desk(max_lag_versions=0)
     for spec, reward in mixed(made.start_all()):
         made.grade(spec, reward)
-    batch = made.training.take_batch(0)
+    batch = made.training.batches.take(0)
     assert batch is not None
-    made.training.trained(1, tuple(t.spec.session_id for t in batch.groups[0].trajectories))
+    made.training.batches.trained(1, tuple(t.spec.session_id for t in batch.groups[0].trajectories))
     assert made.ends() == {"trained": 2, "filtered": 2}
 
 
