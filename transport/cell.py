@@ -27,8 +27,6 @@ logger = logging.getLogger(__name__)
 
 CANCEL_GRACE_S = 5.0
 """How long the tasks of an actor that stops may go on after they were cancelled; then nobody waits for them."""
-_ALONE_S = 20e-6
-"""A message that comes this long after the last one is handled where it arrives."""
 
 _FAIRNESS_BUDGET = 128
 """Messages that one mailbox handles before it lets the others of its event loop go on."""
@@ -96,15 +94,15 @@ class ActorCell:
         self._mailbox_task: asyncio.Task[None] | None = None
         self._mailbox_context = contextvars.copy_context()
         self._begun: tuple[FirstStep, Delivery] | None = None
-        self._handled_at_once_s = float("-inf")
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._closed: str | None = None
         self.failed: BaseException | None = None
 
     # --- arriving ---------------------------------------------------------------------------------------------------
 
-    def deliver(self, delivery: Delivery, *, system: bool = False) -> None:
-        """Put a message into the mailbox under its policy. Never waits; refusals go to the asker."""
+    def deliver(self, delivery: Delivery, *, system: bool = False, alone: bool = False) -> None:
+        """Put a message into the mailbox under its policy. Never waits; refusals go to the asker. `alone`: nothing else
+        has arrived with it, so that an actor that waits may handle it in this turn of the loop."""
         if self._closed is not None:
             self._turn_away(delivery, PeerLost.of(self.name, self.incarnation, self._closed))
             return
@@ -118,7 +116,7 @@ class ActorCell:
             known = ", ".join(sorted(c.__name__ for c in self.actor.handlers)) or "nothing"
             self._turn_away(delivery, NotHandled(f"{self.name} does not handle {cls.__qualname__}; it handles {known}"))
             return
-        now_s = delivery.since_s = self._now()
+        delivery.since_s = self._now()
         taken, evicted = self.mailbox.offer(delivery, system=system)
         if not taken:
             full = f"its mailbox is full ({self.bound.capacity} messages)"
@@ -129,7 +127,7 @@ class ActorCell:
             self._turn_away(evicted, Refused(f"{self.name} dropped it for a newer one: {full}"))
         if self._wake is None or self._wake.done():
             return
-        if now_s - self._handled_at_once_s < _ALONE_S or not self._handle_at_once(now_s):
+        if not alone or not self._handle_at_once():
             self._wake.set_result(None)
 
     @property
@@ -265,14 +263,12 @@ class ActorCell:
                 self._serial = None
                 self._finished(delivery)
 
-    def _handle_at_once(self, now_s: float) -> bool:
-        """Handle the only message now rather than in a turn of the mailbox's task, where that is worth it: what comes
-        in quick succession is cheaper in one turn."""
+    def _handle_at_once(self) -> bool:
+        """Handle the only message now rather than in a turn of the mailbox's task."""
         if self._mailbox_task is None:
             return False
         if asyncio.current_task(self._loop) is not None:  # it comes from this process
             return False
-        self._handled_at_once_s = now_s
         delivery = self.mailbox.take()
         assert delivery is not None
         spec = self.actor.handlers[type(delivery.message)]

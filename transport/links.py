@@ -67,6 +67,7 @@ class Links:
         self._dead: dict[str, None] = {}
         self._dirty: list[Link] = []
         self._port: Port | None = None
+        self._alone = False
         self._handlers: dict[int, Callable[[Link, list[Any], Sequence[Frame]], None]] = {
             Kind.HELLO: self._on_hello,
             Kind.ASK: self._on_ask,
@@ -215,6 +216,8 @@ class Links:
             return
         link.expected[lane] = sequence + 1
         arrays = frames[1:]
+        # What follows may say that nobody waits for this one any more.
+        self._alone = len(envelopes) == 1 and lane is Lane.CONTROL and not self._port.more
         for envelope in envelopes:
             try:
                 self._handlers[check(envelope)](link, envelope, arrays)
@@ -286,7 +289,7 @@ class Links:
             RemoteDelivery(message, port, link, name, cell.bound, nbytes) if credited else Delivery(message, port)
         )
         port.delivery = delivery
-        cell.deliver(delivery)
+        cell.deliver(delivery, alone=self._alone)
 
     def _on_tell(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
         _, name, credited, nbytes, payload = values
@@ -304,7 +307,7 @@ class Links:
                 link.consumed(name, cell.bound, nbytes, link.peer_epoch)
             return
         if credited:
-            cell.deliver(RemoteDelivery(message, None, link, name, cell.bound, nbytes))
+            cell.deliver(RemoteDelivery(message, None, link, name, cell.bound, nbytes), alone=self._alone)
         else:
             cell.deliver(Delivery(message, None), system=name.startswith("runtime/"))
 

@@ -74,6 +74,8 @@ class LoopbackPort:
         self._arriving: dict[Pair, deque[Sequence[Frame]]] = {}
         self._last_s: dict[Pair, float] = {}
         self._closed = False
+        self._num_arriving = 0
+        self.more = False
 
     @property
     def address(self) -> Address:
@@ -97,6 +99,7 @@ class LoopbackPort:
 
     def _enqueue(self, pair: Pair, frames: Sequence[Frame]) -> None:
         self._arriving.setdefault(pair, deque()).append(frames)
+        self._num_arriving += 1
         if self._schedule is None:
             self._loop.call_soon(self._arrive, pair, context=self._context)
             return
@@ -107,6 +110,8 @@ class LoopbackPort:
 
     def _arrive(self, pair: Pair) -> None:
         frames = self._arriving[pair].popleft()
+        self._num_arriving -= 1
+        self.more = self._schedule is None and self._num_arriving > 0
         if self._closed:
             return
         if self._network.tap is not None:

@@ -58,7 +58,10 @@ def nobody_cares(lane: Lane, endpoint: str, reason: str) -> None:
 
 
 class Port(Protocol):
-    """One runtime's end of a network."""
+    """One runtime's end of a network. `more`: whether the message that is being delivered is followed by others that
+    have arrived on the control lane already."""
+
+    more: bool
 
     @property
     def address(self) -> Address: ...

@@ -64,7 +64,7 @@ class StreamNetwork:
                     raise TransportError(
                         f"the socket path {path} is longer than {_MAX_PATH_BYTES} bytes; give a shorter folder"
                     )
-                incoming = _incoming(lane, self._limits[lane], receive, port.accepted)
+                incoming = _incoming(lane, self._limits[lane], receive, port)
                 port.servers.append(await loop.create_unix_server(incoming, str(path), backlog=_BACKLOG))
         except (OSError, TransportError) as error:
             await port.close(0.0)
@@ -84,6 +84,7 @@ class StreamPort:
         self._closing: set[_Outgoing] = set()
         self.servers: list[asyncio.AbstractServer] = []
         self.accepted: set[asyncio.Transport] = set()
+        self.more = False
 
     @property
     def address(self) -> Address:
@@ -202,27 +203,29 @@ class _Outgoing(asyncio.Protocol):
 
 
 class _Incoming(asyncio.BufferedProtocol):
-    def __init__(self, lane: Lane, limit: int, receive: Receive, accepted: set[asyncio.Transport]) -> None:
+    def __init__(self, lane: Lane, limit: int, receive: Receive, port: StreamPort) -> None:
         self._lane = lane
         self._reader = MessageReader(limit)
         self._receive = receive
-        self._accepted = accepted
+        self._port = port
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._accepted.add(self._transport)
+        self._port.accepted.add(self._transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._transport is not None:
-            self._accepted.discard(self._transport)
+            self._port.accepted.discard(self._transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.buffer()
 
     def buffer_updated(self, num_bytes: int) -> None:
         try:
-            for frames in self._reader.received(num_bytes):
+            complete = self._reader.received(num_bytes)
+            for left, frames in enumerate(complete, 1 - len(complete)):
+                self._port.more = left < 0
                 self._receive(self._lane, frames)
         except CorruptFrame as error:
             logger.warning("a connection was cut: %s", error)
@@ -230,7 +233,5 @@ class _Incoming(asyncio.BufferedProtocol):
                 self._transport.abort()
 
 
-def _incoming(
-    lane: Lane, limit: int, receive: Receive, accepted: set[asyncio.Transport]
-) -> Callable[[], asyncio.BufferedProtocol]:
-    return lambda: _Incoming(lane, limit, receive, accepted)
+def _incoming(lane: Lane, limit: int, receive: Receive, port: StreamPort) -> Callable[[], asyncio.BufferedProtocol]:
+    return lambda: _Incoming(lane, limit, receive, port)

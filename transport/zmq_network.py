@@ -142,6 +142,10 @@ class ZmqPort:
     def address(self) -> Address:
         return self._address
 
+    @property
+    def more(self) -> bool:
+        return self._lanes[Lane.CONTROL].more
+
     def check(self, address: Address) -> None:
         for endpoint in (address.control, address.bulk):
             if not self._is_reachable(endpoint):
@@ -199,6 +203,7 @@ class _LaneSockets:
         self._pull.setsockopt(zmq.RCVHWM, 0)
         self._pull.setsockopt(zmq.LINGER, 0)
         self._pull.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
+        self.more = False
         self._push: dict[str, zmq.Socket[bytes]] = {}
         self._watches: dict[str, ConnectorWatch] = {}
         self._gates: tuple[ZapHandler, ListenerWatch] | None = None
@@ -292,9 +297,11 @@ class _LaneSockets:
         pull, receive, lane = self._pull, self._receive, self._lane
         with contextlib.suppress(zmq.Again):
             for _ in range(DRAIN_BUDGET):
-                receive(lane, (pull.recv(zmq.NOBLOCK),))
+                frame = pull.recv(zmq.NOBLOCK)
                 # Asking costs a third of the exception that an empty socket raises.
-                if not pull.getsockopt(_EVENTS) & _POLLIN:  # type: ignore[operator]
+                self.more = bool(pull.getsockopt(_EVENTS) & _POLLIN)  # type: ignore[operator]
+                receive(lane, (frame,))
+                if not self.more:
                     return
             self._loop.call_soon(self._drain_control)
 

@@ -94,9 +94,12 @@ def test_a_stranger_at_a_dead_peers_endpoint_gets_no_mail(
         await asyncio.sleep(0)
         endpoints = {Lane.CONTROL: first.address.control, Lane.BULK: first.address.bulk}
         first._closing.clear()
-        for cell in first._cells.values():  # it goes without a word, as if it had been killed
+        port = first._links._port
+        assert port is not None
+        first._links.disown()  # it goes without a word, as if it had been killed
+        for cell in first._cells.values():
             await cell.close("killed")
-        await first._links.close(0.0)
+        await port.close(0.0)
         asks = [asyncio.ensure_future(host.context.ask("worker/0", peer.Work(n), timeout_s=60)) for n in range(1, 50)]
         await asyncio.sleep(0)
         for folder in {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
@@ -30,7 +29,6 @@ def test_its_tests_exist(name: str) -> None:
     cited = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", _ROWS[name])
     assert cited, "a row names at least one test"
     for path, test in cited:
-        tree = ast.parse((_TESTS / path).read_text())
-        defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+        defined = set(re.findall(r"^ *(?:async )?def (\w+)", (_TESTS / path).read_text(), re.MULTILINE))
         assert not test or test in defined, f"{path} has no {test}"
         assert any(one.startswith("test_") for one in defined), f"{path} has no test"
