@@ -58,10 +58,11 @@ def nobody_cares(lane: Lane, endpoint: str, reason: str) -> None:
 
 
 class Port(Protocol):
-    """One runtime's end of a network. `more`: whether the message that is being delivered is followed by others that
-    have arrived on the control lane already."""
+    """One runtime's end of a network."""
 
-    more: bool
+    @property
+    def more(self) -> bool:
+        """Whether others that have arrived on the control lane already follow the one that is being delivered."""
 
     @property
     def address(self) -> Address: ...
