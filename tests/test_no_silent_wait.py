@@ -21,7 +21,7 @@ WAITS_WITHOUT_DEADLINE = {
         "the future is a call's: it rings at its deadline",
     "transport/link.py PeerCredit.wait: await waiter": "awaited through Outbound._or_end, beside a call's deadline",
     "transport/cell.py ActorCell.room: await waiter": "awaited through Outbound._or_end, beside a call's deadline",
-    "transport/cell.py ActorCell._run: await self._wake": "an actor without messages is idle",
+    "transport/cell.py ActorCell._wait: await self._wake": "an actor without messages is idle",
     "transport/names.py Names._until: await waiter": "woken at its deadline",
     # an actor's own tasks that are idle until a handler of the same actor has something for them
     "actors/environment/actor.py EnvironmentActor._tell_moves: await self._moved.wait()": "idle until a session moves",
@@ -67,6 +67,7 @@ WAITS_WITHOUT_DEADLINE = {
 }  # fmt: skip
 
 TASKS = {
+    "transport/stream_network.py _Outgoing.__init__": "kept; it catches and logs whatever a connection raises",
     "transport/cell.py ActorCell.start": "kept; its exception fails the actor",
     "transport/cell.py ActorCell.spawn": "kept; its exception fails the actor",
     "transport/cell.py ActorCell._begin": "kept; its exception fails the actor",

@@ -179,8 +179,10 @@ class _Outgoing(asyncio.Protocol):
     async def _connect(self, path: str) -> None:
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: self, path)
-        except OSError as error:  # the peer is gone: the directory tells whoever waits for it
-            logger.debug("no connection to %s: %s", path, error)
+        except Exception as error:  # mostly: the peer is gone, and the directory tells whoever waits for it
+            logger.log(
+                logging.DEBUG if isinstance(error, OSError) else logging.ERROR, "no connection to %s: %r", path, error
+            )
             self.closed = True
             self._end()
 
