@@ -63,7 +63,9 @@ WAITS_WITHOUT_DEADLINE = {
     "actors/parameter_server/actor.py ParameterServer.sync_evaluators: await self._synced":
         "ends with the asks of its members, each with a deadline; the asker's deadline cancels it",
     "actors/parameter_server/actor.py ParameterServer._tell: "
-    "async with self._in_order.setdefault(receiver, asyncio.Lock())": "held for one ask, which is repeated for _NEWS_PATIENCE_S at most",
+    "async with self._in_order.setdefault(receiver, asyncio.Lock())": (
+        "held for one ask, which is repeated for _NEWS_PATIENCE_S at most"
+    ),
 }  # fmt: skip
 
 TASKS = {
