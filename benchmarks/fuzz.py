@@ -21,10 +21,13 @@ from headrace.transport import run_virtual
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--frames", type=int, default=100_000)
+    parser.add_argument("--frames", type=int, default=1_000_000)
+    parser.add_argument("--quick", action="store_true", help="50,000 frames")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.frames = 50_000
     logging.disable(logging.CRITICAL)
     began_s = time.perf_counter()
     result = run_virtual(Fuzzing(arguments.seed).run(arguments.frames))
