@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.transport import CurveKeys, Network, StreamNetwork, ZmqNetwork
+from headrace.transport.network import DEFAULT_MAX_MESSAGE_BYTES
 from headrace.transport.security.interface import SCHEME, resolve
-from headrace.transport.zmq_network import DEFAULT_MAX_MESSAGE_BYTES
 
 MIN_MESSAGE_BYTES = 1024 * 1024
 ONE_HOST = ("ipc", "stream")

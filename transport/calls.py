@@ -116,9 +116,6 @@ class Calls:
         call = self._calls.get(call_id)
         return call if call is not None and call.incarnation == incarnation else None
 
-    def get(self, call_id: int) -> Call | None:
-        return self._calls.get(call_id)
-
     def resolve(self, call: Call, value: Any) -> None:
         """A reply came; to a stream it means nothing."""
         if call.stream is None and self._calls.pop(call.id, None) is not None and not call.future.done():

@@ -12,15 +12,12 @@ import msgpack
 
 from headrace.transport.errors import BadMessage, CorruptFrame, InvalidField, Oversize
 from headrace.transport.message import type_named, type_of
-from headrace.transport.network import Frame
+from headrace.transport.network import HEADER_ROOM_BYTES, Frame
 from headrace.transport.schema import codec_of
 from headrace.transport.values import Decode, Encode
 
-DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024**3
 MAX_HEADER_BYTES = 256 * 1024**2
 """The msgpack part of one message, at both ends; arrays of 32 KiB and more do not count."""
-_ROOM_BYTES = 64 * 1024
-"""What a batch adds to the largest message."""
 _WALKED_FROM_BYTES = 4 * 1024
 """Smaller frames can declare little that is not there."""
 
@@ -110,7 +107,7 @@ def unpack(frame: Frame) -> Any:
 
 def _walk(frame: Frame) -> None:
     """To the frame's end without making anything of it."""
-    if len(frame) > MAX_HEADER_BYTES + _ROOM_BYTES:
+    if len(frame) > MAX_HEADER_BYTES + HEADER_ROOM_BYTES:
         raise ValueError(f"{len(frame)} bytes of msgpack, at most {MAX_HEADER_BYTES}")
     walker = msgpack.Unpacker(max_buffer_size=len(frame))
     walker.feed(frame)

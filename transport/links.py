@@ -17,18 +17,17 @@ from headrace.transport.bounded_log import BoundedLog
 from headrace.transport.calls import Call, Calls
 from headrace.transport.cell import ActorCell, Delivery
 from headrace.transport.clock import Clock
-from headrace.transport.codec import DEFAULT_MAX_MESSAGE_BYTES, decode
+from headrace.transport.codec import decode
 from headrace.transport.errors import CorruptFrame, HandshakeFailed, PeerLost, Refused, TransportError, from_wire
 from headrace.transport.frames import Kind, check, split
 from headrace.transport.link import MAX_WAITING_CALLS, Link, PeerCredit, RemoteDelivery, RemotePort
-from headrace.transport.network import Address, Frame, Lane, Port
+from headrace.transport.network import DEFAULT_MAX_MESSAGE_BYTES, HEADER_ROOM_BYTES, Address, Frame, Lane, Port
 from headrace.transport.system import ActorRecord
 
 logger = logging.getLogger(__name__)
 
 _MAX_DEAD = 10_000
 _MAX_LINKS = 16_384
-_HEADER_ROOM_BYTES = 64 * 1024
 """What a batch adds to one message of the largest size."""
 
 
@@ -194,7 +193,7 @@ class Links:
         if self._port is None:
             return
         self.counters.batches += 1
-        if len(frames) > 1 and sum(map(len, frames)) > self._limit + _HEADER_ROOM_BYTES:
+        if len(frames) > 1 and sum(map(len, frames)) > self._limit + HEADER_ROOM_BYTES:
             self.counters.oversize += 1
             self._log.warning("oversize", "dropped a message above the limit of %d bytes", self._limit)
             return

@@ -14,6 +14,12 @@ from headrace.transport.errors import TransportError
 
 Frame = bytes | memoryview
 
+DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024**3
+CONTROL_MAX_FRAME_BYTES = 512 * 1024
+"""A batch holds 64 KiB, or one envelope: a message of 64 KiB, or an error with its traceback."""
+HEADER_ROOM_BYTES = 64 * 1024
+"""What a batch adds to one message of the largest size."""
+
 
 class Lane(IntEnum):
     """Control and bulk never share a socket or an I/O thread: 8 MiB ahead of a control message cost it 100 ms."""

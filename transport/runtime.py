@@ -21,7 +21,7 @@ from headrace.transport.actor import Actor
 from headrace.transport.calls import Calls
 from headrace.transport.cell import ActorCell, Delivery
 from headrace.transport.clock import Clock, LoopClock, MonotonicClock
-from headrace.transport.codec import DEFAULT_MAX_MESSAGE_BYTES, round_trip
+from headrace.transport.codec import round_trip
 from headrace.transport.context import Context
 from headrace.transport.deadlines import Deadlines
 from headrace.transport.directory import DirectoryState, full_name, role_of
@@ -39,7 +39,7 @@ from headrace.transport.insist import insist
 from headrace.transport.links import Links
 from headrace.transport.loopback import LoopbackNetwork
 from headrace.transport.names import Names
-from headrace.transport.network import Address, Network
+from headrace.transport.network import DEFAULT_MAX_MESSAGE_BYTES, Address, Network
 from headrace.transport.outbound import Outbound
 from headrace.transport.system import (
     ActivityQuery,

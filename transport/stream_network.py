@@ -17,19 +17,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
-from headrace.transport.codec import DEFAULT_MAX_MESSAGE_BYTES
 from headrace.transport.errors import CorruptFrame, TransportError
 from headrace.transport.framing import MessageReader, pack_message
-from headrace.transport.network import Address, Frame, Lane, Receive, Unreachable, nobody_cares
+from headrace.transport.network import (
+    CONTROL_MAX_FRAME_BYTES,
+    DEFAULT_MAX_MESSAGE_BYTES,
+    HEADER_ROOM_BYTES,
+    Address,
+    Frame,
+    Lane,
+    Receive,
+    Unreachable,
+    nobody_cares,
+)
+from headrace.transport.socket_files import checked_length, may_be_peer
 
 logger = logging.getLogger(__name__)
 
-CONTROL_MAX_FRAME_BYTES = 512 * 1024
-"""A batch holds 64 KiB, or one envelope: a message of 64 KiB, or an error with its traceback."""
-_HEADER_ROOM_BYTES = 64 * 1024
-"""What a batch adds to one message of the largest size."""
 _SCHEME = "unix://"
-_MAX_PATH_BYTES = 107
 _FORGET_AFTER_S = 0.2
 _BACKLOG = 1024
 
@@ -50,7 +55,7 @@ class StreamNetwork:
             raise ValueError(f"heartbeat_s must be > 0 or None, got {heartbeat_s}")
         self.heartbeat_s = heartbeat_s
         self._folder = folder or tempfile.gettempdir()
-        self._limits = {Lane.CONTROL: CONTROL_MAX_FRAME_BYTES, Lane.BULK: max_message_bytes + _HEADER_ROOM_BYTES}
+        self._limits = {Lane.CONTROL: CONTROL_MAX_FRAME_BYTES, Lane.BULK: max_message_bytes + HEADER_ROOM_BYTES}
 
     async def open(self, incarnation: str, receive: Receive, unreachable: Unreachable = nobody_cares) -> StreamPort:
         """Listen on both lanes. Raises TransportError where a path cannot be bound."""
@@ -59,11 +64,7 @@ class StreamNetwork:
         port = StreamPort(incarnation, folder, Path(self._folder))
         try:
             for lane in Lane:
-                path = port.path(lane)
-                if len(str(path).encode()) > _MAX_PATH_BYTES:
-                    raise TransportError(
-                        f"the socket path {path} is longer than {_MAX_PATH_BYTES} bytes; give a shorter folder"
-                    )
+                path = checked_length(port.path(lane), "folder")
                 incoming = _incoming(lane, self._limits[lane], receive, port)
                 port.servers.append(await loop.create_unix_server(incoming, str(path), backlog=_BACKLOG))
         except (OSError, TransportError) as error:
@@ -94,11 +95,8 @@ class StreamPort:
         return self._paths[lane]
 
     def check(self, address: Address) -> None:
-        """What comes in a HELLO is connected to: no other socket of this host shall be."""
         for endpoint in (address.control, address.bulk):
-            path = Path(endpoint.removeprefix(_SCHEME))
-            inside = self._peers_below in path.parents and ".." not in path.parts
-            if not endpoint.startswith(_SCHEME) or not inside or len(str(path).encode()) > _MAX_PATH_BYTES:
+            if not may_be_peer(endpoint, _SCHEME, self._peers_below):
                 raise TransportError(f"{endpoint!r:.120} is no endpoint of a peer in this network")
 
     def send(self, to: Address, lane: Lane, frames: Sequence[Frame]) -> None:

@@ -12,7 +12,6 @@ import concurrent.futures.thread  # noqa: F401 - else asyncio imports it at the 
 import contextlib
 import functools
 import logging
-import os
 import re
 import secrets
 import shutil
@@ -24,25 +23,31 @@ import zmq
 
 from headrace.transport.bounded_log import BoundedLog
 from headrace.transport.errors import TransportError
-from headrace.transport.network import Address, Frame, Lane, Receive, Unreachable, nobody_cares
+from headrace.transport.network import (
+    CONTROL_MAX_FRAME_BYTES,
+    DEFAULT_MAX_MESSAGE_BYTES,
+    HEADER_ROOM_BYTES,
+    Address,
+    Frame,
+    Lane,
+    Receive,
+    Unreachable,
+    nobody_cares,
+)
 from headrace.transport.security.counters import HandshakeCounters
 from headrace.transport.security.handshakes import ConnectorWatch, ListenerWatch
 from headrace.transport.security.interface import SCHEME, resolve
 from headrace.transport.security.keys import CurveKeys
 from headrace.transport.security.zap import DOMAIN, ZapHandler
+from headrace.transport.socket_files import checked_length, may_be_peer
 
 logger = logging.getLogger(__name__)
 
 DRAIN_BUDGET = 256
 """Messages taken from one socket before the rest of the event loop gets its turn."""
 
-CONTROL_MAX_FRAME_BYTES = 512 * 1024
-"""A batch holds 64 KiB, or one envelope: a message of 64 KiB, or an error with its traceback."""
-DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024**3
-_HEADER_ROOM_BYTES = 64 * 1024
-"""What a batch adds to one message of the largest size."""
 _COPY_BELOW_BYTES = 64 * 1024
-_MAX_IPC_PATH_BYTES = 107
+_IPC = "ipc://"
 _FORGET_LINGER_MS = 200
 _TCP_ENDPOINT = re.compile(r"tcp://(\d{1,3}\.){3}\d{1,3}:[1-9]\d{0,4}", re.ASCII)
 _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
@@ -77,7 +82,7 @@ class ZmqNetwork:
         self._bind = bind
         self._keys = None if bind == "ipc" else keys
         self._ipc_folder = ipc_folder or tempfile.gettempdir()
-        self._max_frame_bytes = max_message_bytes + _HEADER_ROOM_BYTES
+        self._max_frame_bytes = max_message_bytes + HEADER_ROOM_BYTES
 
     async def open(self, incarnation: str, receive: Receive, unreachable: Unreachable = nobody_cares) -> ZmqPort:
         """Bind both lanes. Raises TransportError where an endpoint cannot be bound."""
@@ -99,20 +104,14 @@ class ZmqNetwork:
         if folder is None:
             return f"{self._bind}:*"
         # Random, never reused: a second bind on a path would succeed and steal the traffic.
-        path = str(folder / f"{secrets.token_hex(4)}{lane.name[0].lower()}")
-        if len(os.fsencode(path)) > _MAX_IPC_PATH_BYTES:
-            raise TransportError(
-                f"the socket path {path} is longer than {_MAX_IPC_PATH_BYTES} bytes; give a shorter ipc_folder"
-            )
-        return f"ipc://{path}"
+        path = checked_length(folder / f"{secrets.token_hex(4)}{lane.name[0].lower()}", "ipc_folder")
+        return f"{_IPC}{path}"
 
     def _is_reachable(self, endpoint: str) -> bool:
         """Whether a peer of this network may bind there. What comes in a HELLO is connected to: no other socket of this
         host or service of this network shall be."""
         if self._bind == "ipc":
-            path = endpoint.removeprefix("ipc://")
-            inside = Path(self._ipc_folder) in Path(path).parents and ".." not in Path(path).parts
-            return path != endpoint and inside and len(os.fsencode(path)) <= _MAX_IPC_PATH_BYTES
+            return may_be_peer(endpoint, _IPC, Path(self._ipc_folder))
         return _TCP_ENDPOINT.fullmatch(endpoint) is not None
 
 

@@ -253,7 +253,7 @@ def test_errors_of_any_text_reach_their_asker(samples: SimpleNamespace) -> None:
 
 
 def test_an_error_of_any_size_fits_the_control_lane() -> None:
-    from headrace.transport.zmq_network import CONTROL_MAX_FRAME_BYTES
+    from headrace.transport.network import CONTROL_MAX_FRAME_BYTES
 
     error = PeerLost("\U0001f600" * 10**6, *("\U0001f600" * 10**6 for _ in range(3)))
     wire = to_wire(error)
