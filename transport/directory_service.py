@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from headrace.transport.actor import Actor, handles
 from headrace.transport.directory import DirectoryState
+from headrace.transport.errors import TransportError
 from headrace.transport.insist import insist
 from headrace.transport.mailbox import MailboxBound
 from headrace.transport.names import Names
@@ -142,12 +143,18 @@ class RuntimeAgent(Actor):
             await clock.sleep(every_s)
             lag_s = max(0.0, clock.time() - began_s - every_s)
 
-    async def join(self, timeout_s: float) -> None:
-        """Subscribe and take the snapshot over. Raises TransportError after `timeout_s` without an answer."""
+    async def join(self, timeout_s: float, *, final: tuple[type[TransportError], ...] = ()) -> None:
+        """Subscribe and take the snapshot over. Raises TransportError after `timeout_s` without an answer; what is
+        `final` at once."""
         self._joined = False
         request = Subscribe(self.context.incarnation, self._address)
         snapshot: DirectorySnapshot = await insist(
-            self.context, DIRECTORY, request, timeout_s=min(TRY_S, timeout_s), patience_s=timeout_s - TRY_S
+            self.context,
+            DIRECTORY,
+            request,
+            timeout_s=min(TRY_S, timeout_s),
+            patience_s=timeout_s - TRY_S,
+            final=final,
         )
         state: DirectoryState = self._names.state
         for change in list(state.difference(snapshot)):

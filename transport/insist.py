@@ -10,17 +10,25 @@ import logging
 from typing import Any
 
 from headrace.transport.context import Context
-from headrace.transport.errors import DeadlineExceeded, PeerLost, Refused
+from headrace.transport.errors import DeadlineExceeded, PeerLost, Refused, TransportError
 
 logger = logging.getLogger(__name__)
 
 _PAUSE_S = 0.5
 
 
-async def insist(context: Context, to: str, message: object, *, timeout_s: float, patience_s: float) -> Any:
+async def insist(
+    context: Context,
+    to: str,
+    message: object,
+    *,
+    timeout_s: float,
+    patience_s: float,
+    final: tuple[type[TransportError], ...] = (),
+) -> Any:
     """The reply of `to`, or of its successor. `timeout_s`: of each ask. `patience_s`: for how long it is repeated after
     the peer was first found lost, silent or full. Raises what `context.ask` raises, once the patience is at its end;
-    RemoteError, BadMessage and RuntimeStopped at once: they would be the same again."""
+    RemoteError, BadMessage, RuntimeStopped and what is `final` at once: they would be the same again."""
     clock = context.clock
     give_up_s: float | None = None
     while True:
@@ -28,7 +36,7 @@ async def insist(context: Context, to: str, message: object, *, timeout_s: float
             return await context.ask(to, message, timeout_s=timeout_s)
         except (PeerLost, Refused, DeadlineExceeded) as error:
             give_up_s = give_up_s or clock.time() + patience_s
-            if clock.time() >= give_up_s:
+            if isinstance(error, final) or clock.time() >= give_up_s:
                 raise
             logger.warning("%s is said to %s again: %s", type(message).__name__, to, error)
             await clock.sleep(_PAUSE_S)

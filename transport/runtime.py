@@ -33,7 +33,7 @@ from headrace.transport.directory_service import (
     agent_name,
     system_record,
 )
-from headrace.transport.errors import ActorFailed, RuntimeStopped, TransportError, describe
+from headrace.transport.errors import ActorFailed, HandshakeFailed, RuntimeStopped, TransportError, describe
 from headrace.transport.forks import disown_in_forked_children
 from headrace.transport.insist import insist
 from headrace.transport.links import Links
@@ -104,7 +104,7 @@ class Runtime:
 
     async def start(self) -> None:
         """Open the network, join (or open) the directory. Raises DeadlineExceeded where the directory does not
-        answer."""
+        answer, HandshakeFailed at once where it is none of this run."""
         if self._started:
             raise RuntimeError("this Runtime was started before; make a new one")
         self._started = True
@@ -143,7 +143,8 @@ class Runtime:
         if self._directory_address is not None:
             directory = Address.parse(self._directory_address)
             self._names.state.pin(system_record(DIRECTORY, directory.incarnation, self._directory_address))
-            await self._agent.join(JOIN_TIMEOUT_S)
+            # A directory has no successor: one of other keys will not become ours.
+            await self._agent.join(JOIN_TIMEOUT_S, final=(HandshakeFailed,))
             if heartbeat_s is not None:
                 agent.spawn(self._agent.beat(heartbeat_s), "heartbeat")
             return

@@ -104,6 +104,20 @@ def test_insisting_ends_at_once_where_the_peer_would_answer_the_same_again(sampl
     with_three(body)
 
 
+def test_insisting_ends_at_once_where_the_caller_knows_that_nothing_will_change(samples):
+    async def body(network, host, one, other):
+        await other.add(samples.Echo(), "echo/0")
+        network.lose(one.incarnation, other.incarnation, Lane.CONTROL, 1)
+        began_s = one.clock.time()
+        with pytest.raises(DeadlineExceeded):
+            await insist(
+                one.context, "echo", samples.Say("hello"), timeout_s=5, patience_s=60, final=(DeadlineExceeded,)
+            )
+        assert one.clock.time() - began_s <= 6
+
+    with_three(body)
+
+
 def test_insisting_has_an_end(samples):
     async def body(network, host, one, other):
         await other.add(samples.Echo(), "echo/0")
