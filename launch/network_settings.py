@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.transport import CurveKeys, Network, StreamNetwork, ZmqNetwork
-from headrace.transport.network import DEFAULT_MAX_MESSAGE_BYTES
+from headrace.transport.network import DEFAULT_MAX_MESSAGE_BYTES, SHARED_MEMORY_BYTES, checked_shared_memory
 from headrace.transport.security.interface import SCHEME, resolve
 
 MIN_MESSAGE_BYTES = 1024 * 1024
@@ -17,17 +17,20 @@ ONE_HOST = ("ipc", "stream")
 class NetworkSettings:
     """`bind`: "ipc" (ZeroMQ on one host), "stream" (unix streams of the event loop on one host), or "tcp://<address or
     interface>", which has CURVE with keys made for the run unless `curve` is false (loopback only: for measuring).
-    `max_message_bytes`: the largest message; its sender is refused, a peer that sends more is cut off."""
+    `max_message_bytes`: the largest message; its sender is refused, a peer that sends more is cut off.
+    `shared_memory_bytes`: on one host, what each process shares with each receiver for large arrays; 0: nothing."""
 
     bind: str = "ipc"
     curve: bool = True
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    shared_memory_bytes: int = SHARED_MEMORY_BYTES
 
     def __post_init__(self) -> None:
         if not isinstance(self.max_message_bytes, int) or self.max_message_bytes < MIN_MESSAGE_BYTES:
             raise ValueError(
                 f"max_message_bytes must be an integer >= {MIN_MESSAGE_BYTES} (1 MiB), got {self.max_message_bytes!r}"
             )
+        checked_shared_memory(self.shared_memory_bytes)
         if not isinstance(self.curve, bool):
             raise ValueError(f"curve must be true or false, got {self.curve!r}")
         if not isinstance(self.bind, str) or not (self.bind in ONE_HOST or self.bind.startswith(SCHEME)):
@@ -47,5 +50,15 @@ class NetworkSettings:
     def network(self, keys: CurveKeys | None, folder: str) -> Network:
         """`folder`: of mode 0700; the sockets of one host lie below it."""
         if self.bind == "stream":
-            return StreamNetwork(folder=folder, max_message_bytes=self.max_message_bytes)
-        return ZmqNetwork(bind=self.bind, keys=keys, ipc_folder=folder, max_message_bytes=self.max_message_bytes)
+            return StreamNetwork(
+                folder=folder,
+                max_message_bytes=self.max_message_bytes,
+                shared_memory_bytes=self.shared_memory_bytes,
+            )
+        return ZmqNetwork(
+            bind=self.bind,
+            keys=keys,
+            ipc_folder=folder,
+            max_message_bytes=self.max_message_bytes,
+            shared_memory_bytes=self.shared_memory_bytes,
+        )

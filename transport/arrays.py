@@ -85,7 +85,9 @@ def decode_numpy(data: object, frames: Sequence[Frame]) -> np.ndarray:
     try:
         if size == 0:
             return np.empty(shape, dtype)
-        return np.frombuffer(raw, dtype).reshape(shape)
+        array = np.frombuffer(raw, dtype)
+        array.flags.writeable = False  # a ZeroMQ frame's buffer is writable
+        return array.reshape(shape)
     except (ValueError, OverflowError, MemoryError) as error:
         raise InvalidField(f"no array can have shape {tuple(shape)}: {error}") from error
 

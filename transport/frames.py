@@ -34,6 +34,9 @@ class Kind(IntEnum):
     GRANT = 8  # actor, epoch, messages, bytes           consumed so far, in all
     ITEMS = 9  # call id, number                         room for so many more items
     GAP = 10  # lane                                     messages of yours were lost; start a new epoch
+    OFFER = 11  # number, process, descriptor, bytes     memory in which arrays will lie (bulk lane)
+    MAPPED = 12  # number, is mapped                     the answer
+    SHARED = 13  # place, envelope                       an envelope whose arrays lie there (bulk lane)
 
 
 FORMS: dict[int, tuple[type, ...]] = {
@@ -48,7 +51,12 @@ FORMS: dict[int, tuple[type, ...]] = {
     Kind.GRANT: (str, int, int, int),
     Kind.ITEMS: (int, int),
     Kind.GAP: (int,),
+    Kind.OFFER: (int, int, int, int),
+    Kind.MAPPED: (int, bool),
+    Kind.SHARED: (list, list),
 }
+
+PAYLOADS = frozenset((Kind.ASK, Kind.TELL, Kind.REPLY, Kind.ITEM))
 
 
 _CHECKS = {kind: (len(form) + 1, tuple(one for one in form if one is not object)) for kind, form in FORMS.items()}
@@ -59,6 +67,11 @@ def envelope(values: tuple[Any, ...], nbytes: int, payload: bytes) -> bytes:
     """[kind, …, bytes, payload] from a payload that is packed already: its size is part of the envelope."""
     head = pack((*values, nbytes))
     return b"".join((bytes((head[0] + 1,)), head[1:], payload))
+
+
+def shared(place: list[int], envelope: bytes) -> bytes:
+    """A packed envelope whose arrays lie in shared memory."""
+    return b"".join((b"\x93", bytes((Kind.SHARED,)), pack(place), envelope))
 
 
 def header(source: str, target: str, epoch: int) -> bytes:

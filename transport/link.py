@@ -1,36 +1,34 @@
-"""What one runtime keeps about one other runtime: its address, credits both ways, what it serves for it, and what is
-ready to leave.
-
-A link sends a message that stands alone at once, and what comes in quick succession together at the end of the loop's
-tick, as one network message. Called by `Links`.
-"""
+"""What one runtime keeps about one other runtime: its address, credits both ways, what it serves for it, what is ready
+to leave, and the memory that both share. Called by `Links`."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from headrace.transport.blocks import Locator
 from headrace.transport.cell import Delivery
 from headrace.transport.codec import encode, pack
 from headrace.transport.credit import ReceiveWindow, SendWindow
 from headrace.transport.errors import Oversize, TransportError, to_wire
-from headrace.transport.frames import Kind, envelope, header, join
+from headrace.transport.frames import Kind, envelope, header, join, shared
 from headrace.transport.mailbox import MailboxBound
 from headrace.transport.network import Address, Frame, Lane, Port
+from headrace.transport.outbox import Outbox
 from headrace.transport.ports import Window
+from headrace.transport.shared_arrays import SharedArrays
 
 if TYPE_CHECKING:
     from headrace.transport.system import ActorRecord
 
 CONTROL_MAX_BYTES = 64 * 1024
 """Larger messages, and those with array frames, take the bulk lane."""
-_BATCH_MAX_BYTES = 64 * 1024
-_BATCH_MAX_ENVELOPES = 32
-"""Few enough that a peer works on the first of many messages while the last are still being made."""
-_ALONE_S = 20e-6
-"""A message this long after the last one stands alone."""
+_CONTROL_BATCH_BYTES = 64 * 1024
+_BULK_BATCH_BYTES = 512 * 1024
+"""arrays included"""
 MAX_WAITING_CALLS = 1 << 20
 _MAX_CANCELLED_EARLY = 1024
 
@@ -85,28 +83,33 @@ class Link:
         self.peer_epoch = 0
         self.own = own
         self._port = port
-        self._now = now
-        self._mark_dirty = mark_dirty
         self._credits: dict[str, PeerCredit] = {}
         self._received: dict[str, ReceiveWindow] = {}
         self.epoch = 0
         self._sequence = [0, 0]
         self._prefix = header(own.incarnation, peer, 0)
-        self._outbox: list[bytes] = []
-        self._outbox_bytes = 0
-        self._last_control_s = float("-inf")
         self._is_known = False
+        dirty = functools.partial(mark_dirty, self)
+        self._control = Outbox(
+            _CONTROL_BATCH_BYTES, now=now, send=functools.partial(self._send, Lane.CONTROL), mark_dirty=dirty
+        )
+        self._bulk = Outbox(_BULK_BATCH_BYTES, now=now, send=functools.partial(self._send, Lane.BULK), mark_dirty=dirty)
+        self.shared = SharedArrays(
+            own.incarnation, peer, port.shared_memory_bytes, offer=self._offer_memory, answer=self._answer_memory
+        )
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def post(self, kind: Kind, *values: Any) -> None:
         """Send an envelope without a payload on the control lane."""
-        self._control(pack((kind, *values)))
+        packed = pack((kind, *values))
+        self._control.put(packed, len(packed))
 
     def post_payload(
         self, message: object, kind: Kind, *values: Any, limit: int, credit: PeerCredit | None = None
-    ) -> None:
-        """Send an envelope with a message. Raises BadMessage's children: nothing was sent then.
+    ) -> int:
+        """Send an envelope with a message; returns the bytes that it puts on the bulk lane. Raises BadMessage's
+        children: nothing was sent then.
 
         What takes the control lane is charged as a message without bytes: its size is bounded by the lane's."""
         fields, frames = encode(message)
@@ -117,36 +120,39 @@ class Link:
                     raise _oversize(message, len(packed), limit)
                 if credit is not None:
                     credit.spend(0)
-                self._control(packed)
-                return
+                self._control.put(packed, len(packed))
+                return 0
         payload = pack(fields)
         size = len(payload) + sum(memoryview(frame).nbytes for frame in frames)
         if size > limit:
             raise _oversize(message, size, limit)
         if credit is not None:
             credit.spend(size)
-        self._send(Lane.BULK, [envelope((kind, *values), size, payload)], frames)
+        packed = envelope((kind, *values), size, payload)
+        place = self.shared.place(frames) if frames else None
+        if place is None:
+            self._bulk.flush()
+            self._send(Lane.BULK, [packed], frames)
+        else:
+            self._bulk.put(shared(place, packed), size)
+        return size
 
     def flush(self) -> None:
         """The tick is over: send what was collected."""
-        if self._outbox:
-            envelopes, self._outbox, self._outbox_bytes = self._outbox, [], 0
-            self._send(Lane.CONTROL, envelopes)
+        self._control.flush()
+        self._bulk.flush()
 
-    def _control(self, packed: bytes) -> None:
-        now_s = self._now()
-        alone = now_s - self._last_control_s > _ALONE_S
-        self._last_control_s = now_s
-        if alone and not self._outbox and self.address is not None:
-            self._send(Lane.CONTROL, [packed])
-            return
-        if self._outbox_bytes + len(packed) > _BATCH_MAX_BYTES or len(self._outbox) >= _BATCH_MAX_ENVELOPES:
-            envelopes, self._outbox, self._outbox_bytes = self._outbox, [], 0
-            self._send(Lane.CONTROL, envelopes)
-        if not self._outbox:
-            self._mark_dirty(self)
-        self._outbox.append(packed)
-        self._outbox_bytes += len(packed)
+    @property
+    def waiting_bytes(self) -> int:
+        """What was collected since the last flush, shared arrays included."""
+        return self._control.nbytes + self._bulk.nbytes
+
+    def _offer_memory(self, number: int, memory: Locator) -> None:
+        packed = pack((Kind.OFFER, number, memory.process_id, memory.descriptor, memory.capacity_bytes))
+        self._bulk.put(packed, len(packed))
+
+    def _answer_memory(self, number: int, is_mapped: bool) -> None:
+        self.post(Kind.MAPPED, number, is_mapped)
 
     def _send(self, lane: Lane, envelopes: list[bytes], frames: list[Frame] | None = None) -> None:
         if self.address is None or not envelopes:
@@ -209,6 +215,7 @@ class Link:
         for credit in self._credits.values():
             credit.reset()
             credit.wake()
+        self.shared.renew()
         for name, received in self._received.items():
             self.post(Kind.GRANT, name, self.peer_epoch, received.consumed, received.consumed_bytes)
 
@@ -223,7 +230,9 @@ class Link:
 
     def close(self) -> None:
         """The peer is gone: our handlers' work for it is cancelled, its replies go nowhere."""
-        self._outbox.clear()
+        self._control.clear()
+        self._bulk.clear()
+        self.shared.close()
         self.address = None
         for port in list(self.serving.values()):
             port.cancel()
@@ -297,6 +306,7 @@ class RemotePort:
 
     def _close(self) -> bool:
         """Whether the call was still open. Its id may be another call's by now, if the peer uses one twice."""
+        self.delivery = None  # which holds this port: large arrays shall not wait for the collector of cycles
         if self._link.serving.get(self._call_id) is not self:
             return False
         del self._link.serving[self._call_id]

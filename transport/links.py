@@ -1,49 +1,27 @@
-"""All links of one runtime: envelopes out to other runtimes, envelopes in to actors and calls. Between the actors and
-the network.
-
-Whatever cannot be read is counted and dropped (`counters`); a message that cannot be understood fails its asker by
-name.
-"""
+"""All links of one runtime: who they go to, what leaves by them, and whether what comes by them is in order."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.transport.bounded_log import BoundedLog
 from headrace.transport.calls import Call, Calls
-from headrace.transport.cell import ActorCell, Delivery
+from headrace.transport.cell import ActorCell
 from headrace.transport.clock import Clock
-from headrace.transport.codec import decode
-from headrace.transport.errors import CorruptFrame, HandshakeFailed, PeerLost, Refused, TransportError, from_wire
+from headrace.transport.errors import CorruptFrame, HandshakeFailed, PeerLost, TransportError
 from headrace.transport.frames import Kind, check, split
-from headrace.transport.link import MAX_WAITING_CALLS, Link, PeerCredit, RemoteDelivery, RemotePort
-from headrace.transport.network import DEFAULT_MAX_MESSAGE_BYTES, HEADER_ROOM_BYTES, Address, Frame, Lane, Port
+from headrace.transport.inbound import Inbound
+from headrace.transport.link import Link, PeerCredit
+from headrace.transport.network import DEFAULT_MAX_MESSAGE_BYTES, Address, Frame, Lane, Port
 from headrace.transport.system import ActorRecord
 
 logger = logging.getLogger(__name__)
 
 _MAX_DEAD = 10_000
 _MAX_LINKS = 16_384
-"""What a batch adds to one message of the largest size."""
-
-
-@dataclass(slots=True)
-class LinkCounters:
-    """What was dropped, by reason."""
-
-    batches: int = 0
-    malformed: int = 0
-    oversize: int = 0
-    other_incarnation: int = 0
-    dead_sender: int = 0
-    repeated: int = 0
-    lost_batches: int = 0
-    late_replies: int = 0
-    undelivered: int = 0
 
 
 class Links:
@@ -56,39 +34,28 @@ class Links:
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         self._clock = clock
-        self.counters = LinkCounters()
         self._calls = calls
-        self._cells = cells
         self._limit = max_message_bytes
         self._log = BoundedLog(logger)
+        self._inbound = Inbound(calls=calls, cells=cells, limit=max_message_bytes, log=self._log, checked=self._checked)
+        self.counters = self._inbound.counters
         self._loop = asyncio.get_running_loop()
         self._links: dict[str, Link] = {}
         self._dead: dict[str, None] = {}
         self._dirty: list[Link] = []
         self._port: Port | None = None
-        self._alone = False
-        self._handlers: dict[int, Callable[[Link, list[Any], Sequence[Frame]], None]] = {
-            Kind.HELLO: self._on_hello,
-            Kind.ASK: self._on_ask,
-            Kind.TELL: self._on_tell,
-            Kind.REPLY: self._on_reply,
-            Kind.ERROR: self._on_error,
-            Kind.ITEM: self._on_item,
-            Kind.END: self._on_end,
-            Kind.CANCEL: self._on_cancel,
-            Kind.GRANT: lambda link, e, frames: link.granted(e[1], e[2], e[3], e[4]),
-            Kind.ITEMS: self._on_items,
-            Kind.GAP: self._on_gap,
-        }
 
     def attach(self, port: Port) -> None:
         self._port = port
+        self._limit = self._inbound.limit = min(self._limit, port.max_message_bytes)
 
     async def close(self, flush_s: float) -> None:
         self._flush()
         port, self._port = self._port, None
         if port is not None:
             await port.close(flush_s)
+        for link in self._links.values():
+            link.shared.close()
 
     def disown(self) -> None:
         """The port is another process's: nothing goes out, nothing comes in, nothing is closed."""
@@ -104,11 +71,11 @@ class Links:
         if call.stream is not None:
             call.stream.grant = lambda num: link.post(Kind.ITEMS, call.id, num)
 
-    def tell(self, record: ActorRecord, message: object, *, system: bool = False) -> None:
-        """`system` messages of the runtime need no credit."""
+    def tell(self, record: ActorRecord, message: object, *, system: bool = False) -> int:
+        """`system` messages of the runtime need no credit. Returns the bytes that it put on the bulk lane."""
         link = self.to(record)
         credit = None if system else link.credit(record)
-        link.post_payload(message, Kind.TELL, record.name, not system, limit=self._limit, credit=credit)
+        return link.post_payload(message, Kind.TELL, record.name, not system, limit=self._limit, credit=credit)
 
     def forget(self, incarnation: str) -> None:
         """That process is dead: nothing goes to it, nothing of it is heard any more."""
@@ -193,9 +160,7 @@ class Links:
         if self._port is None:
             return
         self.counters.batches += 1
-        if len(frames) > 1 and sum(map(len, frames)) > self._limit + HEADER_ROOM_BYTES:
-            self.counters.oversize += 1
-            self._log.warning("oversize", "dropped a message above the limit of %d bytes", self._limit)
+        if len(frames) > 1 and self._inbound.is_oversize(frames):
             return
         try:
             source, target, epoch, sequence, envelopes = split(frames[0])
@@ -211,20 +176,13 @@ class Links:
             ):
                 return
         except TransportError as error:
-            self._malformed(error)
+            self._inbound.malformed(error)
             return
         link.expected[lane] = sequence + 1
-        arrays = frames[1:]
         # What follows may say that nobody waits for this one any more.
-        self._alone = len(envelopes) == 1 and lane is Lane.CONTROL and not self._port.more
-        for envelope in envelopes:
-            try:
-                self._handlers[check(envelope)](link, envelope, arrays)
-            except TransportError as error:
-                self._malformed(error)
-            except Exception:  # a defect here must cost one message, not the lane
-                self.counters.malformed += 1
-                self._log.warning("defect", "an envelope of %s could not be handled", link.peer, exc_info=True)
+        self._inbound.handle(
+            link, envelopes, frames[1:], alone=len(envelopes) == 1 and lane is Lane.CONTROL and not self._port.more
+        )
 
     def _greet(self, source: str, envelopes: list[Any]) -> Link:
         """The first batch that comes from a peer must say where replies go."""
@@ -253,110 +211,3 @@ class Links:
             if link.address is not None:
                 link.post(Kind.GAP, int(lane))
         return True
-
-    def _malformed(self, error: TransportError) -> None:
-        self.counters.malformed += 1
-        self._log.warning("malformed", "dropped what came: %s", error)
-
-    def _on_hello(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
-        address = self._checked(values[1])
-        if address.incarnation != link.peer:
-            raise CorruptFrame("a HELLO must name its own incarnation")
-        if link.address is None:
-            link.address = address
-
-    def _on_ask(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
-        _, call_id, name, credited, nbytes, payload = values
-        if call_id in link.serving or len(link.serving) >= MAX_WAITING_CALLS:
-            raise CorruptFrame(f"call {call_id} of {link.peer} is open already")
-        if not 0 <= nbytes <= self._limit:
-            raise CorruptFrame(f"no message has {nbytes} bytes")
-        port = link.serving[call_id] = RemotePort(link, call_id, self._limit)
-        cell = self._cells.get(name)
-        try:
-            if call_id in link.cancelled_early:
-                raise Refused("its asker gave up before it came")
-            if cell is None:
-                raise PeerLost.of(name, link.own.incarnation, "no such actor in its process (any more)")
-            message = decode(payload, frames)
-        except TransportError as error:
-            port.fail(error)
-            if cell is not None and credited:
-                link.consumed(name, cell.bound, nbytes, link.peer_epoch)
-            return
-        delivery = (
-            RemoteDelivery(message, port, link, name, cell.bound, nbytes) if credited else Delivery(message, port)
-        )
-        port.delivery = delivery
-        cell.deliver(delivery, alone=self._alone)
-
-    def _on_tell(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
-        _, name, credited, nbytes, payload = values
-        if not 0 <= nbytes <= self._limit:
-            raise CorruptFrame(f"no message has {nbytes} bytes")
-        cell = self._cells.get(name)
-        try:
-            if cell is None:
-                raise PeerLost.of(name, link.own.incarnation, "no such actor in its process (any more)")
-            message = decode(payload, frames)
-        except TransportError as error:
-            self.counters.undelivered += 1
-            self._log.warning("undelivered", "a message from %s to %s was dropped: %s", link.peer, name, error)
-            if cell is not None and credited:
-                link.consumed(name, cell.bound, nbytes, link.peer_epoch)
-            return
-        if credited:
-            cell.deliver(RemoteDelivery(message, None, link, name, cell.bound, nbytes), alone=self._alone)
-        else:
-            cell.deliver(Delivery(message, None), system=name.startswith("runtime/"))
-
-    def _on_reply(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
-        call = self._call(link, values[1])
-        if call is not None:
-            try:
-                self._calls.resolve(call, decode(values[3], frames))
-            except TransportError as error:
-                self._calls.fail(call, error)
-
-    def _on_error(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
-        call = self._call(link, values[1])
-        if call is not None:
-            self._calls.fail(call, from_wire(values[2]))
-
-    def _on_item(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
-        call = self._call(link, values[1])
-        if call is not None:
-            try:
-                self._calls.item(call, decode(values[3], frames))
-            except TransportError as error:
-                link.abandon(call.id)
-                self._calls.fail(call, error)
-
-    def _on_end(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
-        call = self._call(link, values[1])
-        if call is not None:
-            self._calls.end(call)
-
-    def _call(self, link: Link, call_id: int) -> Call | None:
-        """Only the process that was asked may answer."""
-        call = self._calls.served_by(call_id, link.peer)
-        if call is None:
-            self.counters.late_replies += 1
-        return call
-
-    def _on_cancel(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
-        port = link.serving.pop(values[1], None)
-        if port is not None:
-            port.cancel()
-        else:
-            link.note_cancelled(values[1])
-
-    def _on_items(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
-        port = link.serving.get(values[1])
-        if port is not None and 0 < values[2] <= 1 << 16:
-            port.grant(values[2])
-
-    def _on_gap(self, link: Link, values: list[Any], frames: Sequence[Frame]) -> None:
-        """What we had sent may be lost: whoever waits learns it now, and every window is full again."""
-        link.new_epoch()
-        self._calls.lose(link.peer, "its connection broke and messages to it were lost")

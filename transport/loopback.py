@@ -13,7 +13,16 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from headrace.transport.errors import TransportError
-from headrace.transport.network import Address, Frame, Lane, Receive, Unreachable, nobody_cares
+from headrace.transport.network import (
+    DEFAULT_MAX_MESSAGE_BYTES,
+    Address,
+    Frame,
+    Lane,
+    Receive,
+    Unreachable,
+    checked_shared_memory,
+    nobody_cares,
+)
 from headrace.transport.schedule import PROCESS, Schedule
 
 Pair = tuple[str, Lane]
@@ -24,11 +33,18 @@ Tap = Callable[[float, str, str, Lane, Sequence[Frame]], None]
 
 
 class LoopbackNetwork:
-    """`heartbeat_s`: as for every network; None where a runtime cannot die alone."""
+    """`heartbeat_s`: as for every network; None where a runtime cannot die alone. `shared_memory_bytes`: as between
+    processes of one host; none by default, since here nothing is copied anyway."""
 
     def __init__(
-        self, *, heartbeat_s: float | None = None, schedule: Schedule | None = None, tap: Tap | None = None
+        self,
+        *,
+        heartbeat_s: float | None = None,
+        schedule: Schedule | None = None,
+        tap: Tap | None = None,
+        shared_memory_bytes: int = 0,
     ) -> None:
+        self.shared_memory_bytes = checked_shared_memory(shared_memory_bytes)
         self.heartbeat_s = heartbeat_s
         self.tap = tap
         self._schedule = schedule
@@ -64,6 +80,8 @@ class LoopbackNetwork:
 
 class LoopbackPort:
     def __init__(self, network: LoopbackNetwork, address: Address, receive: Receive, schedule: Schedule | None) -> None:
+        self.max_message_bytes = DEFAULT_MAX_MESSAGE_BYTES
+        self.shared_memory_bytes = network.shared_memory_bytes
         self._network = network
         self._address = address
         self._receive = receive

@@ -21,6 +21,18 @@ HEADER_ROOM_BYTES = 64 * 1024
 """What a batch adds to one message of the largest size."""
 
 
+SHARED_MEMORY_BYTES = 32 * 1024**2
+"""Of one sender's memory for arrays to one receiver; only what was used of it is resident."""
+MAX_SHARED_MEMORY_BYTES = 16 * 1024**3
+
+
+def checked_shared_memory(num_bytes: int) -> int:
+    """Raises ValueError."""
+    if type(num_bytes) is not int or not 0 <= num_bytes <= MAX_SHARED_MEMORY_BYTES:
+        raise ValueError(f"shared_memory_bytes must be from 0 (none) to {MAX_SHARED_MEMORY_BYTES}, got {num_bytes!r}")
+    return num_bytes
+
+
 class Lane(IntEnum):
     """Control and bulk never share a socket or an I/O thread: 8 MiB ahead of a control message cost it 100 ms."""
 
@@ -65,6 +77,13 @@ def nobody_cares(lane: Lane, endpoint: str, reason: str) -> None:
 
 class Port(Protocol):
     """One runtime's end of a network."""
+
+    max_message_bytes: int
+    """Of one message; the runtime may have a lower limit of its own."""
+
+    shared_memory_bytes: int
+    """How much memory to offer each peer for large arrays, and whether to map what peers offer; 0 where peers may be
+    other hosts'."""
 
     @property
     def more(self) -> bool:

@@ -24,6 +24,9 @@ from headrace.transport.system import QUERIES, ActivityQuery, ActorRecord
 
 Copy = Callable[[Any], Any]
 
+_TURN_BYTES = 256 * 1024
+"""Of large messages that are sent in one turn of the event loop: others have theirs before the next one is copied."""
+
 
 class Outbound:
     def __init__(
@@ -47,6 +50,7 @@ class Outbound:
         self._cells = cells
         self._copy = copy
         self._loop = asyncio.get_running_loop()
+        self._bytes_this_turn = 0
         self.tells_dropped = 0
         """tell_soon messages that had no peer or no credit"""
         self.stopped: Callable[[], TransportError] | None = None
@@ -90,7 +94,10 @@ class Outbound:
                 record = await self._wait_for_room(name, timeout_s)
             finally:
                 activity.unblock(ticket)
-        self._send_tell(record, message)
+        self._bytes_this_turn += self._send_tell(record, message)
+        if self._bytes_this_turn >= _TURN_BYTES:
+            self._bytes_this_turn = 0
+            await asyncio.sleep(0)
 
     def tell_soon(self, name: str, message: object) -> bool:
         record = self._names.state.find(name)
@@ -165,17 +172,18 @@ class Outbound:
             return cell is None or cell.has_room
         return self._links.to(record).credit(record).available
 
-    def _send_tell(self, record: ActorRecord, message: object) -> None:
+    def _send_tell(self, record: ActorRecord, message: object) -> int:
+        """Returns the bytes that it put on the bulk lane."""
         if self.stopped is not None:
             raise self.stopped()
         if record.incarnation != self._incarnation:
-            self._links.tell(record, message)
-            return
+            return self._links.tell(record, message)
         type_of(type(message))
         cell = self._cells.get(record.name)
         if cell is None:
             raise PeerLost.of(record.name, self._incarnation, "it has left this process")
         cell.deliver(Delivery(message if self._copy is None else self._copy(message), None))
+        return 0
 
     async def _find(self, name: str, timeout_s: float) -> ActorRecord:
         if self.stopped is not None:

@@ -23,11 +23,13 @@ from headrace.transport.network import (
     CONTROL_MAX_FRAME_BYTES,
     DEFAULT_MAX_MESSAGE_BYTES,
     HEADER_ROOM_BYTES,
+    SHARED_MEMORY_BYTES,
     Address,
     Frame,
     Lane,
     Receive,
     Unreachable,
+    checked_shared_memory,
     nobody_cares,
 )
 from headrace.transport.socket_files import checked_length, may_be_peer
@@ -42,7 +44,8 @@ _BACKLOG = 1024
 class StreamNetwork:
     """`folder`: where the fresh folder of the sockets is made, and below which those of peers lie; the system's
     temporary folder by default. `max_message_bytes`: of what is received in one frame; a peer that sends more is cut
-    off. `heartbeat_s`: how often a runtime tells the directory that it lives. Raises ValueError."""
+    off. `heartbeat_s`: how often a runtime tells the directory that it lives. `shared_memory_bytes`: what a sender
+    shares with each receiver for large arrays; 0: they travel through the sockets. Raises ValueError."""
 
     def __init__(
         self,
@@ -50,18 +53,21 @@ class StreamNetwork:
         folder: str | None = None,
         heartbeat_s: float | None = 1.0,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        shared_memory_bytes: int = SHARED_MEMORY_BYTES,
     ) -> None:
         if heartbeat_s is not None and heartbeat_s <= 0:
             raise ValueError(f"heartbeat_s must be > 0 or None, got {heartbeat_s}")
         self.heartbeat_s = heartbeat_s
+        self._shared_memory_bytes = checked_shared_memory(shared_memory_bytes)
         self._folder = folder or tempfile.gettempdir()
+        self._max_message_bytes = max_message_bytes
         self._limits = {Lane.CONTROL: CONTROL_MAX_FRAME_BYTES, Lane.BULK: max_message_bytes + HEADER_ROOM_BYTES}
 
     async def open(self, incarnation: str, receive: Receive, unreachable: Unreachable = nobody_cares) -> StreamPort:
         """Listen on both lanes. Raises TransportError where a path cannot be bound."""
         folder = Path(tempfile.mkdtemp(prefix="headrace-", dir=self._folder))
         loop = asyncio.get_running_loop()
-        port = StreamPort(incarnation, folder, Path(self._folder))
+        port = StreamPort(incarnation, folder, Path(self._folder), self._max_message_bytes, self._shared_memory_bytes)
         try:
             for lane in Lane:
                 path = checked_length(port.path(lane), "folder")
@@ -74,7 +80,11 @@ class StreamNetwork:
 
 
 class StreamPort:
-    def __init__(self, incarnation: str, folder: Path, peers_below: Path) -> None:
+    def __init__(
+        self, incarnation: str, folder: Path, peers_below: Path, max_message_bytes: int, shared_memory_bytes: int
+    ) -> None:
+        self.max_message_bytes = max_message_bytes
+        self.shared_memory_bytes = shared_memory_bytes
         self._folder = folder
         self._peers_below = peers_below
         name = secrets.token_hex(4)

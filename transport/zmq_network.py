@@ -27,11 +27,13 @@ from headrace.transport.network import (
     CONTROL_MAX_FRAME_BYTES,
     DEFAULT_MAX_MESSAGE_BYTES,
     HEADER_ROOM_BYTES,
+    SHARED_MEMORY_BYTES,
     Address,
     Frame,
     Lane,
     Receive,
     Unreachable,
+    checked_shared_memory,
     nobody_cares,
 )
 from headrace.transport.security.counters import HandshakeCounters
@@ -58,7 +60,9 @@ class ZmqNetwork:
     chosen by the system). `keys`: the run's, for tcp; without them anybody who reaches the port may speak, so they may
     be absent on loopback only. `ipc_folder`: where the fresh folder is made, and below which the sockets of peers lie;
     the system's temporary folder by default. `max_message_bytes`: of what is received in one frame; a peer that sends
-    more is cut off. `heartbeat_s`: how often a runtime tells the directory that it lives. Raises ValueError."""
+    more is cut off. `heartbeat_s`: how often a runtime tells the directory that it lives. `shared_memory_bytes`: what a
+    sender shares with each receiver for large arrays, over ipc only; 0: they travel through the sockets. Raises
+    ValueError."""
 
     def __init__(
         self,
@@ -68,6 +72,7 @@ class ZmqNetwork:
         ipc_folder: str | None = None,
         heartbeat_s: float | None = 1.0,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        shared_memory_bytes: int = SHARED_MEMORY_BYTES,
     ) -> None:
         if bind != "ipc" and not bind.startswith(SCHEME):
             raise ValueError(f'bind must be "ipc" or "tcp://<address or interface>", got {bind!r}')
@@ -79,17 +84,18 @@ class ZmqNetwork:
                 raise ValueError(f"bind: {bind!r} is reached by other hosts; give keys (CurveKeys.make())")
             bind = f"{SCHEME}{address}"
         self.heartbeat_s = heartbeat_s
+        self._shared_memory_bytes = checked_shared_memory(shared_memory_bytes) if bind == "ipc" else 0
         self._bind = bind
         self._keys = None if bind == "ipc" else keys
         self._ipc_folder = ipc_folder or tempfile.gettempdir()
-        self._max_frame_bytes = max_message_bytes + HEADER_ROOM_BYTES
+        self._max_message_bytes = max_message_bytes
 
     async def open(self, incarnation: str, receive: Receive, unreachable: Unreachable = nobody_cares) -> ZmqPort:
         """Bind both lanes. Raises TransportError where an endpoint cannot be bound."""
         folder = None
         if self._bind == "ipc":
             folder = Path(tempfile.mkdtemp(prefix="headrace-", dir=self._ipc_folder))
-        limits = {Lane.CONTROL: CONTROL_MAX_FRAME_BYTES, Lane.BULK: self._max_frame_bytes}
+        limits = {Lane.CONTROL: CONTROL_MAX_FRAME_BYTES, Lane.BULK: self._max_message_bytes + HEADER_ROOM_BYTES}
         counters = HandshakeCounters()
         lanes = {lane: _LaneSockets(lane, limits[lane], receive, self._keys, counters, unreachable) for lane in Lane}
         try:
@@ -98,7 +104,10 @@ class ZmqNetwork:
             for one in lanes.values():
                 one.close(0.0)
             raise TransportError(f"cannot bind {self._bind}: {error}") from error
-        return ZmqPort(Address(incarnation, *endpoints), lanes, folder, counters, self._is_reachable)
+        address = Address(incarnation, *endpoints)
+        port = ZmqPort(address, lanes, folder, counters, self._is_reachable)
+        port.max_message_bytes, port.shared_memory_bytes = self._max_message_bytes, self._shared_memory_bytes
+        return port
 
     def _endpoint(self, lane: Lane, folder: Path | None) -> str:
         if folder is None:
@@ -129,6 +138,8 @@ class ZmqPort:
         handshakes: HandshakeCounters,
         is_reachable: Callable[[str], bool],
     ) -> None:
+        self.max_message_bytes = DEFAULT_MAX_MESSAGE_BYTES
+        self.shared_memory_bytes = 0
         self.handshakes = handshakes
         self._log = BoundedLog(logger)
         self._address = address

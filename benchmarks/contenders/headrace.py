@@ -81,11 +81,13 @@ class Caller(Actor):
 
 
 def network(kind: str, folder: str) -> Any:
-    """`kind`: ipc, stream, tcp, or tcp with the CURVE keys that lie in the folder."""
+    """`kind`: ipc, ipc without shared memory, stream, tcp, or tcp with the CURVE keys that lie in the folder."""
     if kind == "stream":
         return StreamNetwork(folder=folder)
     if kind == "ipc":
         return ZmqNetwork(ipc_folder=folder)
+    if kind == "ipc_frames":
+        return ZmqNetwork(ipc_folder=folder, shared_memory_bytes=0)
     keys = CurveKeys.read(Path(folder) / "keys") if kind == "curve" else None
     return ZmqNetwork(bind="tcp://127.0.0.1", keys=keys)
 

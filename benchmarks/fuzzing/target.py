@@ -17,11 +17,14 @@ import numpy as np
 
 from fuzzing.mutator import Envelope, Mutator
 from headrace.transport import Actor, LoopbackNetwork, Runtime, TransportError, handles, message
+from headrace.transport.blocks import SendBlocks
+from headrace.transport.codec import pack
 from headrace.transport.frames import MAGIC, Kind
 from headrace.transport.network import Lane
 from headrace.transport.system import ActorRecord
 
 ROUND_MESSAGES = 1000
+SHARED_BYTES = 1 << 20
 TARGET, PEER = "target/0", "peer/0"
 
 
@@ -93,6 +96,8 @@ def sample_envelopes() -> list[tuple[Envelope, list[bytes]]]:
         samples.append(([Kind.ERROR, call_id, ["PeerLost", "text", "a", "b", "c"]], []))
         samples += [([Kind.END, call_id], []), ([Kind.CANCEL, call_id], []), ([Kind.ITEMS, call_id, 3], [])]
     samples += [([Kind.GRANT, PEER, 0, 1, 10], []), ([Kind.GAP, 0], []), ([Kind.HELLO, "a|b|c"], [])]
+    samples += [([Kind.OFFER, 1, 1, 0, SHARED_BYTES], []), ([Kind.MAPPED, 1, True], [])]
+    samples += [([Kind.SHARED, [0, 0, 32_768, 40_000], [Kind.TELL, TARGET, True, 60, large]], [])]
     return [([*map(_plain, envelope)], frames) for envelope, frames in samples]
 
 
@@ -105,12 +110,12 @@ class Fuzzing:
 
     def __init__(self, seed: int) -> None:
         self._mutator = Mutator(seed, sample_envelopes())
-        self._network = LoopbackNetwork()
+        self._network = LoopbackNetwork(shared_memory_bytes=SHARED_BYTES)
         self._host = Runtime(self._network)
         self._target = Target()
         self._escaped: list[str] = []
         self.accepted = 0
-        self.num = 0
+        self.num = self.num_offers = 0
         self.asks: Counter[str] = Counter()
         self.resident_bytes: list[int] = []
 
@@ -134,7 +139,8 @@ class Fuzzing:
         warm = self.resident_bytes[len(self.resident_bytes) // 10]
         growth = self.resident_bytes[-1] / warm - 1
         return {
-            "frames": self.num, "accepted": self.accepted, "counters": fields, "handled": dict(self._target.handled),
+            "frames": self.num, "offers": self.num_offers, "accepted": self.accepted, "counters": fields,
+            "handled": dict(self._target.handled),
             "own_asks": dict(self.asks), "resident_growth": round(growth, 4),
         }  # fmt: skip
 
@@ -144,8 +150,10 @@ class Fuzzing:
         record = ActorRecord(PEER, peer, str(port.address), {}, 64, 1 << 20)
         host.directory.commit(host._names.state.register(record))
         asks = []
+        memory = SendBlocks(peer, SHARED_BYTES)
         for index in range(num):
             if index % 100 == 0:
+                self._offer(peer, str(port.address), memory)
                 asks.append(asyncio.ensure_future(self._ask_peer()))
                 await asyncio.sleep(0)
             self._one(peer, str(port.address))
@@ -160,15 +168,27 @@ class Fuzzing:
             host.directory.process_down(known, "the round is over")
         await asyncio.sleep(2.0)
         await port.close(0.0)
+        memory.close()
         self._nothing_is_left()
+
+    def _offer(self, peer: str, address: str, memory: SendBlocks) -> None:
+        """Memory in which the places of sound and damaged envelopes may lie."""
+        self.num_offers += 1
+        where = memory.locator
+        offer = [int(Kind.OFFER), 1, where.process_id, where.descriptor, where.capacity_bytes]
+        self._host._links.receive(
+            Lane.BULK, [pack([*self._header(peer, Lane.BULK), [int(Kind.HELLO), address], offer])]
+        )
+
+    def _header(self, peer: str, lane: Lane) -> list[Any]:
+        link = self._host._links._links.get(peer)
+        sequence = min(link.expected[lane], 2**64 - 1) if link is not None else 0
+        return [MAGIC, peer, self._host.incarnation, 0, sequence]
 
     def _one(self, peer: str, address: str) -> None:
         links = self._host._links
-        link = links._links.get(peer)
         lane = Lane.BULK if self.num % 3 == 0 else Lane.CONTROL
-        sequence = min(link.expected[lane], 2**64 - 1) if link is not None else 0
-        header = [MAGIC, peer, self._host.incarnation, 0, sequence]
-        frames = self._mutator.message(header, [int(Kind.HELLO), address])
+        frames = self._mutator.message(self._header(peer, lane), [int(Kind.HELLO), address])
         before, seen = self._refused(), self._accepted()
         self.num += 1
         try:

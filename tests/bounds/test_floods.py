@@ -71,7 +71,7 @@ class Flood:
             "outstanding": credit.outstanding if credit is not None else 0,
             "waiters": len(credit._waiters) if credit is not None else 0,
             "calls": len(self.sender._calls),
-            "outbox_bytes": out._outbox_bytes + (back._outbox_bytes if back is not None else 0),
+            "outbox_bytes": out.waiting_bytes + (back.waiting_bytes if back is not None else 0),
         }
         self.peaks = {place: max(most, now[place]) for place, most in self.peaks.items()}
 

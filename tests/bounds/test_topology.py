@@ -88,7 +88,7 @@ class Slowed(Triangle):
                 self._note("tasks", len(cell._tasks))
             for link in runtime._links._links.values():
                 self._note("serving", len(link.serving))
-                self._note("outbox_bytes", link._outbox_bytes)
+                self._note("outbox_bytes", link.waiting_bytes)
                 for credit in link._credits.values():
                     self._note("waiters", len(credit._waiters))
 

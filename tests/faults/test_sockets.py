@@ -218,7 +218,7 @@ def test_a_receiver_with_a_lower_limit_cuts_the_sender_off_by_name(peer: ModuleT
     """messaging fault 17, cases I115: the sender sees no error, its receiver drops the connection; the ask ends."""
 
     async def main() -> None:
-        host = Runtime(ZmqNetwork(ipc_folder=str(tmp_path)))
+        host = Runtime(ZmqNetwork(ipc_folder=str(tmp_path), shared_memory_bytes=0))
         await host.start()
         other = Runtime(ZmqNetwork(ipc_folder=str(tmp_path), max_message_bytes=1 << 20), directory=host.address)
         await other.start()

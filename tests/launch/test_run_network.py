@@ -56,6 +56,8 @@ def test_a_child_joins_with_one_line(bind: str) -> None:
         ({"bind": "tcp://10.1.2.3", "curve": False}, r"^curve may be false on loopback only"),
         ({"max_message_bytes": 1000}, r"^max_message_bytes must be an integer >= 1048576"),
         ({"max_message_bytes": 1.5e9}, "^max_message_bytes must be"),
+        ({"shared_memory_bytes": -1}, "^shared_memory_bytes must be from 0"),
+        ({"shared_memory_bytes": 1e6}, "^shared_memory_bytes must be from 0"),
         ({"curve": "no"}, "^curve must be true or false"),
     ],
 )

@@ -145,13 +145,16 @@ def samples() -> SimpleNamespace:
     )  # fmt: skip
 
 
-@pytest.fixture(params=["loopback", "ipc", "tcp", "stream"])
+@pytest.fixture(params=["loopback", "loopback_shared", "ipc", "tcp", "stream", "stream_frames"])
 def make_network(request: pytest.FixtureRequest) -> Callable[[], Network]:
-    """A maker of networks; every runtime of one test shares what it makes."""
+    """A maker of networks; every runtime of one test shares what it makes. Large arrays go through shared memory where
+    there is any (ipc, stream, loopback_shared), else in frames."""
     makers: dict[str, Callable[[], Network]] = {
         "loopback": LoopbackNetwork,
+        "loopback_shared": lambda: LoopbackNetwork(shared_memory_bytes=1 << 20),
         "ipc": ZmqNetwork,
         "tcp": lambda: ZmqNetwork(bind="tcp://127.0.0.1"),
         "stream": StreamNetwork,
+        "stream_frames": lambda: StreamNetwork(shared_memory_bytes=0),
     }
     return makers[request.param]

@@ -114,7 +114,7 @@ class ConnectorWatch(_Monitor):
         elif value in (errno.EPIPE, errno.ECONNRESET):
             self._num_broken_off += 1
             if self._num_broken_off == _BROKEN_OFF_TIMES:
-                reason = "it breaks every handshake off: the two hold the keys of different runs"
+                reason = "it breaks every handshake off: it holds the keys of another run, or does not speak CURVE"
         if reason:
             self._counters.rejected += 1
             self._on_rejected(reason)

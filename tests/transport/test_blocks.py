@@ -1,0 +1,173 @@
+"""Memory that two processes share: what lies in it stays until nobody looks at it any more, whatever the order."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.transport.blocks import MAX_BLOCKS, Locator, ReceiveBlocks, SendBlocks
+from headrace.transport.errors import CorruptFrame
+
+PAGE = 4096
+
+
+def shared(capacity_bytes: int) -> tuple[SendBlocks, ReceiveBlocks]:
+    sender = SendBlocks("me", capacity_bytes)
+    return sender, ReceiveBlocks("me", sender.locator)
+
+
+def filled(size: int, value: int) -> memoryview:
+    return np.full(size, value % 256, np.uint8).data
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_what_is_looked_at_never_changes_and_what_is_not_is_used_again(data: st.DataObject) -> None:
+    capacity = data.draw(st.sampled_from([PAGE, 16 * PAGE, 64 * PAGE]))
+    sender, receiver = shared(capacity)
+    held: dict[int, list[memoryview]] = {}
+    sizes_of = st.lists(st.integers(1, capacity // 3), min_size=1, max_size=4)
+    for number in range(data.draw(st.integers(1, 40))):
+        sizes = data.draw(sizes_of)
+        place = sender.put([filled(size, number + index) for index, size in enumerate(sizes)])
+        if place is not None:
+            held[number] = receiver.take(place)  # type: ignore[assignment]
+            assert [len(view) for view in held[number]] == sizes
+        for gone in data.draw(st.lists(st.sampled_from(sorted(held)), unique=True)) if held else []:
+            held.pop(gone, None)
+        assert all(
+            view == filled(len(view), kept + index) for kept, views in held.items() for index, view in enumerate(views)
+        )
+    held.clear()
+    assert sender.put([filled(capacity, 1)]) is not None  # all of it is free again, whatever it was cut into
+
+
+def test_a_receiver_that_takes_at_once_needs_one_block_however_much_flows() -> None:
+    sender, receiver = shared(1 << 20)
+    places = set()
+    for number in range(1000):
+        place = sender.put([filled(100_000, number)])
+        assert place is not None
+        assert receiver.take(place) == [filled(100_000, number)]
+        places.add(tuple(place))
+    assert len(places) == 1
+
+
+def test_one_view_keeps_the_block_of_all() -> None:
+    sender, receiver = shared(2 * PAGE)
+    place = sender.put([filled(PAGE, 1), filled(PAGE, 2)])
+    assert place is not None
+    first, second = receiver.take(place)
+    array = np.frombuffer(second, np.uint16).reshape(2, -1)
+    del first, second
+    assert sender.put([filled(1, 9)]) is None
+    assert (array == 0x0202).all()
+    del array
+    assert sender.put([filled(1, 9)]) is not None
+
+
+def test_views_cannot_be_written_and_outlive_both_ends() -> None:
+    sender, receiver = shared(PAGE)
+    place = sender.put([filled(PAGE, 7)])
+    assert place is not None
+    (view,) = receiver.take(place)
+    assert view.readonly  # type: ignore[union-attr]
+    sender.close()
+    del sender, receiver
+    assert view == filled(PAGE, 7)
+
+
+def test_no_more_blocks_than_the_first_page_can_tell() -> None:
+    sender, receiver = shared((MAX_BLOCKS + 8) * PAGE)
+    views = []
+    for number in range(MAX_BLOCKS):
+        place = sender.put([filled(10, number)])
+        assert place is not None
+        views.append(receiver.take(place))
+    assert sender.put([filled(10, 0)]) is None
+    assert all(view == filled(10, number) for number, (view,) in enumerate(views))
+
+
+def test_what_a_forked_child_drops_stays_its_parents() -> None:
+    sender, receiver = shared(PAGE)
+    place = sender.put([filled(PAGE, 5)])
+    assert place is not None
+    views = receiver.take(place)
+    child = os.fork()
+    if child == 0:
+        views.clear()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert sender.put([filled(1, 1)]) is None
+    assert views == [filled(PAGE, 5)]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [[], [0], [0, 0], [0, 0, PAGE + 1], [0, PAGE, 1], [MAX_BLOCKS, 0, 1], [-1, 0, 1], [0, 0, "x"], [0, 0, True]],
+)
+def test_a_place_that_cannot_be_is_refused(place: list[object]) -> None:
+    _, receiver = shared(PAGE)
+    with pytest.raises(CorruptFrame):
+        receiver.take(place)
+
+
+class TestWhoseMemoryItIs:
+    def test_of_another_incarnation(self) -> None:
+        sender = SendBlocks("me", PAGE)
+        with pytest.raises(CorruptFrame, match="is not you's"):
+            ReceiveBlocks("you", sender.locator)
+
+    def test_a_file_or_a_pipe(self) -> None:
+        reader, writer = os.pipe()
+        try:
+            with pytest.raises(CorruptFrame):
+                ReceiveBlocks("me", Locator(os.getpid(), reader, PAGE))
+        finally:
+            os.close(reader)
+            os.close(writer)
+
+    def test_nothing(self) -> None:
+        sender = SendBlocks("me", PAGE)
+        sender.mapped()
+        with pytest.raises((OSError, CorruptFrame)):
+            ReceiveBlocks("me", sender.locator)
+
+    @pytest.mark.parametrize("capacity", [0, -1, PAGE + 1, 1 << 60])
+    def test_smaller_than_it_says(self, capacity: int) -> None:
+        sender = SendBlocks("me", PAGE)
+        with pytest.raises(CorruptFrame):
+            ReceiveBlocks("me", replace(sender.locator, capacity_bytes=capacity))
+
+    def test_one_that_could_be_cut(self) -> None:
+        descriptor = os.memfd_create("headrace-me", os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(descriptor, 2 * PAGE)
+            with pytest.raises(CorruptFrame, match="could become so"):
+                ReceiveBlocks("me", Locator(os.getpid(), descriptor, PAGE))
+        finally:
+            os.close(descriptor)
+
+
+def test_the_descriptors_go_with_the_memory() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    sender, receiver = shared(PAGE)
+    place = sender.put([filled(10, 1)])
+    assert place is not None
+    views = receiver.take(place)
+    sender.close()
+    del sender, receiver, views
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_mapping_is_as_large_as_its_owner_said() -> None:
+    sender = SendBlocks("me", 3 * PAGE)
+    with pytest.raises(OSError):
+        os.ftruncate(sender.locator.descriptor, PAGE)
+    assert mmap.mmap(sender.locator.descriptor, 0).size() == 4 * PAGE
