@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,6 +35,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    """A process for each core: a schedule is nothing but computation."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(mp_context=context, initializer=logging.disable, initargs=(logging.CRITICAL,)) as pool:
+        yield pool
+
+
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
     """What scripted trouble writes into the log would be most of the time of a schedule."""
@@ -41,10 +53,13 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", THOUSAND)
-def test_every_schedule_keeps_what_must_hold(scenario: str, model: Path) -> None:
+def test_every_schedule_keeps_what_must_hold(scenario: str, model: Path, pool: ProcessPoolExecutor) -> None:
     """The ledger balances after every message, no session is trained twice, each ends once, no slot and no admission
     limit is exceeded, the run finishes, and nothing is left."""
-    done = explore(scenario, range(THOUSAND[scenario]), model)
+    parts = [range(first, first + 10) for first in range(0, THOUSAND[scenario], 10)]
+    done: Counter[str] = Counter()
+    for part in pool.map(partial(explore, scenario, model=model), parts):
+        done.update(part)
     assert done["schedules"] == THOUSAND[scenario]
     assert scenario in ("calm", "breaks") or done["kills"] > THOUSAND[scenario] / 2
     assert scenario != "breaks" or done["lost"] > THOUSAND[scenario]
