@@ -20,8 +20,11 @@ def launcher_environment() -> dict[str, str]:
     return dict(os.environ)
 
 
-def child_environment(base: Mapping[str, str], process: ProcessPlan, *, offline: bool) -> dict[str, str]:
+def child_environment(
+    base: Mapping[str, str], process: ProcessPlan, *, offline: bool, private_folder: str | None = None
+) -> dict[str, str]:
     """The environment of one child. `offline`: the model is a local folder, so no hub is asked for anything.
+    `private_folder`: goes with the run, and with it the sockets of an engine that was killed.
 
     A child sees its own devices only, whatever the launcher sees, also none: a library that takes device 0 then takes
     the right one (cases H110).
@@ -31,6 +34,8 @@ def child_environment(base: Mapping[str, str], process: ProcessPlan, *, offline:
     env["PYTHONUNBUFFERED"] = "1"  # what a process printed before it died is in its log
     env["PYTHONFAULTHANDLER"] = "1"
     env.update(library_settings(base, offline=offline))
+    if private_folder is not None:
+        env["VLLM_RPC_BASE_PATH"] = private_folder
     if process.threads is not None:
         env.update(dict.fromkeys(_THREAD_VARIABLES, str(process.threads)))
     env.update(process.environment)

@@ -33,11 +33,12 @@ class ProcessStarter:
         self._environment = environment
 
     def __call__(self, plan: ProcessPlan, incarnation: str) -> Child:
+        joining = self._joining(incarnation)
         child = Child(
             [sys.executable, "-m", "headrace.launch.process", str(self._folder), plan.name, str(os.getpid())],
-            environment=child_environment(self._environment, plan, offline=True),
+            environment=child_environment(self._environment, plan, offline=True, private_folder=joining.ipc_folder),
             log=self._folder / "logs" / f"{plan.name}.log",
-            first_line=self._joining(incarnation).to_line(),
+            first_line=joining.to_line(),
         )
         self._undertaker.watch_session(child.pid)
         return child

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,6 +70,16 @@ def test_two_processes_on_one_device_are_refused_before_the_start() -> None:
 def test_a_process_without_devices_sees_none() -> None:
     plan = ProcessPlan("a", "n", "environment", ("environment/0",))
     assert child_environment({DEVICE_VARIABLE: "0,1"}, plan, offline=False)[DEVICE_VARIABLE] == ""
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_an_engines_sockets_go_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network_utils = pytest.importorskip("vllm.utils.network_utils")
+    plan = ProcessPlan("a", "n", "generator", ("generator/0",))
+    name = "VLLM_RPC_BASE_PATH"
+    monkeypatch.setenv(name, child_environment({}, plan, offline=True, private_folder=str(tmp_path))[name])
+    assert network_utils.get_open_zmq_ipc_path().startswith(f"ipc://{tmp_path}/")
 
 
 @pytest.mark.parametrize(
