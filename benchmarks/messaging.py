@@ -15,13 +15,18 @@ import importlib
 import json
 import multiprocessing
 import os
+import signal
 import statistics
 import sys
+import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+from contenders.contender import die_with_parent, kill_servers
 
 CONTENDERS = {
     "headrace": ("headrace", ("ipc",)),
@@ -87,7 +92,10 @@ def measure(client: Any, load: Load, figures: Figures) -> None:
 
 
 def client_process(name: str, load: Load, pipe: Connection) -> None:
-    """Makes the client, then one round for each word; None ends it with the summary."""
+    """Makes the client, then one round for each word; None ends it with the summary. Ctrl-C is the parent's: it kills
+    this process, whose server ends with its standard input."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent()
     module, arguments = CONTENDERS[name]
     try:
         client = importlib.import_module(f"contenders.{module}").Client(*arguments)
@@ -112,7 +120,11 @@ class Contestant:
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=client_process, args=(name, load.of(name), theirs))
         self._process.start()
-        self.state = str(self._pipe.recv())
+        theirs.close()  # so that its end is heard of
+
+    def wait_until_ready(self) -> str:
+        """ "ready", or why it is skipped."""
+        return str(self._pipe.recv())
 
     def round(self) -> None:
         self._pipe.send("round")
@@ -122,9 +134,12 @@ class Contestant:
         self._pipe.send(None)
         summary: dict[str, float] = self._pipe.recv()
         self._process.join(30)
-        if self._process.is_alive():
-            self._process.kill()
         return summary
+
+    def kill(self) -> None:
+        """It may have ended already."""
+        self._process.kill()
+        self._process.join()
 
 
 def contest(names: list[str], load: Load) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
@@ -133,19 +148,22 @@ def contest(names: list[str], load: Load) -> tuple[dict[str, dict[str, float]], 
     results: dict[str, dict[str, float]] = {}
     skipped: dict[str, str] = {}
     for group in ([name for name in names if name != "ray"], [name for name in names if name == "ray"]):
-        contestants = []
-        for name in group:
-            say(f"starting {name}")
-            contestant = Contestant(name, load)
-            if contestant.state == "ready":
-                contestants.append(contestant)
-            else:
-                skipped[name] = contestant.state
-        for number in range(load.rounds):
-            for contestant in contestants:
-                say(f"round {number + 1} of {load.rounds}: {contestant.name}")
-                contestant.round()
-        results |= {contestant.name: contestant.finish() for contestant in contestants}
+        with ExitStack() as started:
+            contestants = []
+            for name in group:
+                say(f"starting {name}")
+                contestant = Contestant(name, load)
+                started.callback(contestant.kill)
+                state = contestant.wait_until_ready()
+                if state == "ready":
+                    contestants.append(contestant)
+                else:
+                    skipped[name] = state
+            for number in range(load.rounds):
+                for contestant in contestants:
+                    say(f"round {number + 1} of {load.rounds}: {contestant.name}")
+                    contestant.round()
+            results |= {contestant.name: contestant.finish() for contestant in contestants}
     return results, skipped
 
 
@@ -202,16 +220,33 @@ def ratios(results: dict[str, dict[str, float]]) -> list[str]:
     return lines
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a minute instead of several")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--without", nargs="*", default=[], choices=list(CONTENDERS), help="leave these out")
     arguments = parser.parse_args()
+    if arguments.json:
+        arguments.json.touch()  # a place that cannot be written shows now, not after minutes
+    names = [name for name in CONTENDERS if name not in arguments.without]
+    with tempfile.TemporaryDirectory(prefix="messaging-") as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder  # whatever is killed in here leaves nothing
+        try:
+            document = measure_all(names, quick=arguments.quick)
+        except KeyboardInterrupt:
+            say("interrupted: nothing was written\n")
+            return 130
+        finally:
+            kill_servers()
+    if arguments.json:
+        arguments.json.write_text(json.dumps(document, indent=2) + "\n")
+        print(f"written to {arguments.json}")
+    return 0
+
+
+def measure_all(names: list[str], *, quick: bool) -> dict[str, Any]:
     began_s = time.monotonic()
-    results, skipped = contest(
-        [n for n in CONTENDERS if n not in arguments.without], QUICK if arguments.quick else FULL
-    )
+    results, skipped = contest(names, QUICK if quick else FULL)
     print("\n" + table(results))
     for name, why in skipped.items():
         print(f"{name} {why}")
@@ -219,16 +254,13 @@ def main() -> None:
     from contenders import own  # after the contest: it hosts a runtime in this process
 
     say("what belongs to Headrace alone")
-    alone = own.figures(quick=arguments.quick)
+    alone = own.figures(quick=quick)
     print("\n" + own.text(alone))
-    document: dict[str, Any] = {
-        key: {name: figures[key] for name, figures in results.items()} for key in next(iter(results.values()))
+    by_key = {
+        key: {name: figures[key] for name, figures in results.items()} for key in next(iter(results.values()), ())
     }
-    document |= alone | {"skipped": skipped, "took_s": round(time.monotonic() - began_s, 1)}
-    if arguments.json:
-        arguments.json.write_text(json.dumps(document, indent=2) + "\n")
-        print(f"written to {arguments.json}")
+    return {**by_key, **alone, "skipped": skipped, "took_s": round(time.monotonic() - began_s, 1)}
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

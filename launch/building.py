@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hydra.errors import InstantiationException
@@ -11,6 +13,8 @@ from hydra.utils import instantiate
 
 from headrace.launch.checks import value_at
 from headrace.launch.problems import Problem, shorten
+
+_OURS = [Path(__file__).parents[1] / folder for folder in ("actors", "launch", "transport")]
 
 
 def build(config: Mapping[str, Any], key: str) -> tuple[Any, list[Problem]]:
@@ -27,10 +31,20 @@ def _refusal(config: Mapping[str, Any], key: str, error: InstantiationException)
     inner = re.search(r"^full_key: (\S+)$", str(error), re.MULTILINE)
     path = [key, *inner[1].split(".")] if inner else [key]
     node = value_at({key: config}, ".".join(path))
-    given = node["_target_"] if isinstance(node, Mapping) and "_target_" in node else config["_target_"]
+    given = target = node["_target_"] if isinstance(node, Mapping) and "_target_" in node else config["_target_"]
     for name in re.split(r"[^\w.]", str(cause), maxsplit=1)[0].split("."):
         if isinstance(node, Mapping) and name in node:
             path, node = [*path, name], node[name]
             given = node
     text = f"{type(cause).__name__}: {cause}"
+    if given is target:  # it names no argument: no refusal, perhaps a defect
+        text += _place_of(cause)
     return Problem(".".join(path), shorten(given), "what its constructor accepts", text)
+
+
+def _place_of(error: BaseException) -> str:
+    """Where it was raised, unless that is Headrace's own code, whose texts say all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or any(map(Path(frames[-1].filename).is_relative_to, _OURS)):
+        return ""
+    return f" ({frames[-1].filename}:{frames[-1].lineno})"

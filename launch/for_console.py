@@ -1,13 +1,15 @@
-"""What of a child's log is for the console: our own messages without their second clock and module, and whatever may
-be an error. What libraries say on every healthy run stays in the log file. Called by supervisor.py.
+"""What of a child's log is for the console: what Headrace and the user's own classes say, without its second clock and
+module, and whatever may be an error. What libraries say on every healthy run stays in the log file. Called by
+supervisor.py.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
-_OURS = re.compile(r"\d\d:\d\d:\d\d (?P<level>[DIWEC]) headrace\S*: (?P<text>.*)")
+OURS = frozenset(("headrace",))
 _CHATTER = re.compile(
     r"""
     \s*$
@@ -24,10 +26,12 @@ _PYTHON_WARNING = re.compile(r"\S+:\d+: \w*Warning: ")
 
 
 class ForConsole:
-    """`emit` gets (process, text) of what is worth a person's look."""
+    """`emit` gets (process, text) of what is worth a person's look. `packages`: whose loggers speak to that person."""
 
-    def __init__(self, emit: Callable[[str, str], None]) -> None:
+    def __init__(self, emit: Callable[[str, str], None], packages: Collection[str] = OURS) -> None:
         self._emit = emit
+        names = "|".join(map(re.escape, sorted(packages)))
+        self._ours = re.compile(rf"\d\d:\d\d:\d\d (?P<level>[DIWEC]) (?:{names})(?:\.\S*)?: (?P<text>.*)")
         self._after_warning = False
 
     def __call__(self, process: str, line: str) -> None:
@@ -35,8 +39,24 @@ class ForConsole:
         self._after_warning = _PYTHON_WARNING.match(line) is not None
         if quoted_code or self._after_warning:
             return
-        if ours := _OURS.fullmatch(line):
+        if ours := self._ours.fullmatch(line):
             level, text = ours["level"], ours["text"]
             self._emit(process, text if level == "I" else f"{level} {text}")
         elif not _CHATTER.match(line):
             self._emit(process, line)
+
+
+def packages_of(config: Mapping[str, Any]) -> frozenset[str]:
+    """Headrace, and the top-level package of every class that the configuration names."""
+    return OURS | {target.partition(".")[0] for target in _targets(config)}
+
+
+def _targets(node: object) -> Iterator[str]:
+    if isinstance(node, Mapping):
+        if isinstance(target := node.get("_target_"), str):
+            yield target
+        for value in node.values():
+            yield from _targets(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _targets(value)

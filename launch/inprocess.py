@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeVar, get_args
 
 from headrace.launch.environ import launcher_environment, library_settings, set_for_this_process
+from headrace.launch.for_console import packages_of
 from headrace.launch.job import Job, Outcome
 from headrace.launch.process import make_actor
 from headrace.launch.run_end import NAME, RunEnd
@@ -68,7 +69,8 @@ class InProcessLauncher:
 
     async def launch(self, job: Job) -> Outcome:
         """See job.Launcher. A virtual-time loop cannot run inside this one: it has a thread of its own."""
-        logging.getLogger("headrace").setLevel(logging.INFO)  # the actors' lines are this process's own
+        for package in packages_of(job.config):  # the actors' lines are this process's own
+            logging.getLogger(package).setLevel(logging.INFO)
         set_for_this_process(library_settings(launcher_environment(), offline=True))
         schedule = None if self._schedule_seed is None else Schedule(self._schedule_seed)
         run = OneLoop(job, schedule, encode_local=self._encode_local, max_wall_s=self._max_wall_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from headrace.launch.console import Console
@@ -13,13 +14,16 @@ POLL_S = 0.2
 
 
 class LogFollower:
-    def __init__(self, console: Console) -> None:
+    """`packages`: whose lines are shown."""
+
+    def __init__(self, console: Console, packages: Collection[str]) -> None:
         self._console = console
+        self._packages = packages
         self._tails: dict[str, LogTail] = {}
 
     def follow(self, name: str, log: Path) -> None:
         """Idempotent: every life of a process writes to the same file."""
-        self._tails.setdefault(name, LogTail(name, log, ForConsole(self._console.line)))
+        self._tails.setdefault(name, LogTail(name, log, ForConsole(self._console.line, self._packages)))
 
     def drain(self, name: str) -> None:
         """Its writer is gone: show all that it left, before anybody says what follows."""

@@ -67,6 +67,7 @@ async def run_job(composed: Composed, console: Console, argv: Sequence[str]) -> 
     except BaseException:
         shutil.rmtree(folder)
         raise
+    console.keep(folder / "logs" / "console.log")
     console.say(f"run folder {folder}")
     root = folder.parent.parent
     point_latest(root, folder)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.actors.messages import Accepted, RunFinished
+from headrace.launch.for_console import packages_of
 from headrace.launch.job import Job, Outcome
 from headrace.launch.log_follower import LogFollower
 from headrace.launch.logs import last_lines
@@ -81,7 +82,7 @@ class Supervisor(Actor):
             on_smaller=self._go_on_without,
             on_failure=self._fail,
         )
-        self._logs = LogFollower(job.console)
+        self._logs = LogFollower(job.console, packages_of(job.config))
         self._lives: dict[str, _Life] = {}
         self._announced: dict[str, str] = {}  # actor → incarnation
         self._never_up = {plan.name for plan in self._processes}

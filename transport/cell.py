@@ -16,6 +16,7 @@ from typing import Any
 
 from headrace.transport.activity import Activity
 from headrace.transport.actor import Actor, HandlerSpec
+from headrace.transport.bounded_log import BoundedLog
 from headrace.transport.clock import Clock
 from headrace.transport.errors import NotHandled, PeerLost, Refused, RemoteError, TransportError, cut, describe
 from headrace.transport.first_step import FirstStep
@@ -96,6 +97,7 @@ class ActorCell:
         self._begun: tuple[FirstStep, Delivery] | None = None
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._closed: str | None = None
+        self._log = BoundedLog(logger)
         self.failed: BaseException | None = None
 
     # --- arriving ---------------------------------------------------------------------------------------------------
@@ -358,8 +360,14 @@ class ActorCell:
         if delivery.port is None:
             logger.error("%s: %s raised on %s:\n%s", self.name, spec.method, type(delivery.message).__name__, text)
             return
+        # Here too: its asker may keep it to itself. Transport errors are news of others, not defects of this handler.
+        told = describe(error) if isinstance(error, TransportError) else text.rstrip()
+        kind = type(error).__name__
+        self._log.warning(
+            spec.method, "%s: %s raised %s, which its asker is told:\n%s", self.name, spec.method, kind, told
+        )
         summary = f"{self.name}.{spec.method} raised {describe(error)}"
-        delivery.port.fail(RemoteError(summary, type(error).__name__, text))
+        delivery.port.fail(RemoteError(summary, kind, text))
 
     # --- ending -----------------------------------------------------------------------------------------------------
 

@@ -25,22 +25,13 @@ logger = logging.getLogger(__name__)
 
 _QUERY_TIMEOUT_S = 2.0
 _FLUSH_EVERY_S = 1.0
-BUILT_IN_ROLES = (
-    "dispatcher",
-    "environment",
-    "generator",
-    "evaluator",
-    "grader",
-    "learner",
-    "parameter_server",
-    "monitor",
-)
+_LAUNCHER_ROLES = frozenset(("supervisor", "node"))
+"""They wait for the others' ends: their time says nothing of the run."""
 
 
 class Monitor(Actor):
     """`run_dir`: metrics.jsonl, activity.json, stalls.jsonl and tensorboard/ go there. `console_every_s` 0: no console
-    lines. `stall_s`: a run in which nothing moves for so long is looked into, and told who waits for whom; 0 never.
-    `roles`: whose time is accounted for, besides the built-in ones (those that do not run are skipped)."""
+    lines. `stall_s`: a run in which nothing moves for so long is looked into, and told who waits for whom; 0 never."""
 
     mailbox = MailboxBound(capacity=20_000, overflow="drop_oldest")
 
@@ -52,7 +43,6 @@ class Monitor(Actor):
         console_every_s: float = 5.0,
         activity_every_s: float = 1.0,
         stall_s: float = 60.0,
-        roles: tuple[str, ...] | list[str] = (),
     ) -> None:
         if console_every_s < 0:
             raise ValueError(f"console_every_s must be >= 0, got {console_every_s}; 0 prints no lines")
@@ -65,7 +55,6 @@ class Monitor(Actor):
         self._console_every_s = console_every_s
         self._activity_every_s = activity_every_s
         self._stall_s = stall_s
-        self._roles = tuple(dict.fromkeys((*BUILT_IN_ROLES, *roles)))
         self._console = ConsoleLine()
         self.activity_book = ActivityBook()
         self._tensorboard: TensorBoardFile | None = None
@@ -126,7 +115,8 @@ class Monitor(Actor):
 
     async def _poll(self) -> None:
         """Ask every actor; one that does not answer in time keeps its last snapshot."""
-        asks = [self.context.group(role).ask_all(ActivityQuery(), timeout_s=_QUERY_TIMEOUT_S) for role in self._roles]
+        roles = {name.partition("/")[0] for name in self.context.everybody()} - _LAUNCHER_ROLES
+        asks = [self.context.group(role).ask_all(ActivityQuery(), timeout_s=_QUERY_TIMEOUT_S) for role in sorted(roles)]
         for replies in await asyncio.gather(*asks):
             for reply in replies.values():
                 if isinstance(reply, ActivitySnapshot):

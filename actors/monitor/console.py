@@ -25,7 +25,7 @@ class ConsoleLine:
 
     def line(self, *, time_s: float, roles: dict[str, Shares]) -> str:
         """One line for the time `time_s` (seconds since the start)."""
-        parts = [f"{int(time_s) // 60:d}:{int(time_s) % 60:02d}"]
+        parts = [_clock(int(time_s))]
         parts += self._progress(time_s)
         parts += self._rates(time_s)
         if self._pauses_s:
@@ -61,8 +61,8 @@ class ConsoleLine:
         began_s, first = self._began.setdefault(stream, (time_s, step))
         if step <= first or step >= total:
             return f"{step:.0f}/{total:.0f}"
-        left_s = round((total - step) * (time_s - began_s) / (step - first))
-        return f"{step:.0f}/{total:.0f} ({left_s // 60}:{left_s % 60:02d} left)"
+        left_s = (total - step) * (time_s - began_s) / (step - first)
+        return f"{step:.0f}/{total:.0f} ({_clock(left_s)} left)"
 
     def _missing(self) -> list[str]:
         """Shares of sessions without a reward, where there are any: the rewards above leave them out."""
@@ -85,6 +85,15 @@ class ConsoleLine:
             return []
         elapsed_s = time_s - before[0]
         return [f"{(ended - before[1]) / elapsed_s:.0f} samples/s", f"{(tokens - before[2]) / elapsed_s:.0f} tokens/s"]
+
+
+def _clock(seconds: float) -> str:
+    """m:ss, from an hour on h:mm:ss, from four days on days."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    if hours >= 96:
+        return f"{hours // 24} days"
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
 _SHOWN = (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 from typing import Protocol
@@ -11,6 +13,8 @@ FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAYLOAD_BYTES = 200
 WINDOW_BYTES = 64 * 1024 * 1024
 """What a sender of arrays may have under way: the systems without flow control get an acknowledged window of it."""
+
+_servers: list[subprocess.Popen[bytes]] = []
 
 
 class Contender(Protocol):
@@ -31,10 +35,29 @@ class Contender(Protocol):
     def close(self) -> None: ...
 
 
+def die_with_parent() -> None:
+    """PR_SET_PDEATHSIG: a measurement that is interrupted leaves no process."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
 def start_server(module: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """Run `serve(*arguments)` of a module of this folder in a process of its own. It ends with its standard input."""
-    code = f"import sys; sys.path.insert(0, {FOLDER!r}); from contenders.{module} import serve; serve(*sys.argv[1:])"
-    return subprocess.Popen([sys.executable, "-c", code, *arguments], stdin=subprocess.PIPE)
+    """Run `serve(*arguments)` of a module of this folder in a process of its own. It ends with its standard input, or
+    at once where this process is killed."""
+    code = f"""
+import sys; sys.path.insert(0, {FOLDER!r})
+from contenders.contender import die_with_parent; die_with_parent()
+from contenders.{module} import serve; serve(*sys.argv[1:])
+"""
+    server = subprocess.Popen([sys.executable, "-c", code, *arguments], stdin=subprocess.PIPE)
+    _servers.append(server)
+    return server
+
+
+def kill_servers() -> None:
+    """Those of this process that still run."""
+    for server in _servers:
+        server.kill()
+        server.wait()
 
 
 def stop_server(process: subprocess.Popen[bytes]) -> None:

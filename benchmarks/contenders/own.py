@@ -194,15 +194,16 @@ async def one_kill(runtime: Runtime, folder: str) -> float:
 
     loop.add_reader(descriptor, ended)
     context = runtime.context
-    await context.group("victim").wait_for(1, timeout_s=60)
-    ask = asyncio.ensure_future(context.ask("victim/0", headrace.Ping(b""), timeout_s=60))
-    await asyncio.sleep(0.02)  # it has arrived
-    began_s = time.perf_counter()
-    process.send_signal(signal.SIGKILL)
     try:
+        await context.group("victim").wait_for(1, timeout_s=60)
+        ask = asyncio.ensure_future(context.ask("victim/0", headrace.Ping(b""), timeout_s=60))
+        await asyncio.sleep(0.02)  # it has arrived
+        began_s = time.perf_counter()
+        process.send_signal(signal.SIGKILL)
         await ask
     except PeerLost:
         return time.perf_counter() - began_s
     finally:
+        process.kill()
         os.close(descriptor)
     raise AssertionError(f"the ask of a killed process was answered ({Path(folder)})")

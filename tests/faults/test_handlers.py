@@ -99,9 +99,16 @@ class Concurrent(Thrower):
     ],
 )
 def test_an_exception_is_its_askers_and_the_actor_lives(
-    what: str, error_type: str, kind: type[Actor], network: ZmqNetwork, pair: Any, run: Any
+    what: str,
+    error_type: str,
+    kind: type[Actor],
+    network: ZmqNetwork,
+    pair: Any,
+    run: Any,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """messaging fault 29: exceptions without a pickle or a text, huge tracebacks, cancellations that are not ours."""
+    """messaging fault 29: exceptions without a pickle or a text, huge tracebacks, cancellations that are not ours.
+    Askers that keep them to themselves hide nothing: they are in the actor's own log."""
 
     async def main() -> None:
         async with pair(network) as (host, other):
@@ -117,6 +124,9 @@ def test_an_exception_is_its_askers_and_the_actor_lives(
             assert not other.failed.done()
 
     run(main())
+    told = [record.getMessage() for record in caplog.records if "which its asker is told" in record.msg]
+    assert len(told) == 2
+    assert all(error_type in text and len(text) < 21_000 for text in told)
 
 
 @pytest.mark.parametrize("kind", [Thrower, Concurrent])

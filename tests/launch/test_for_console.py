@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 
-from headrace.launch.for_console import ForConsole
+from headrace.launch.for_console import OURS, ForConsole, packages_of
 
 
-def shown(*lines: str) -> list[str]:
+def shown(*lines: str, packages: Collection[str] = OURS) -> list[str]:
     out: list[str] = []
-    filtered = ForConsole(lambda process, text: out.append(text))
+    filtered = ForConsole(lambda process, text: out.append(text), packages)
     for line in lines:
         filtered("generator-0", line)
     return out
@@ -22,6 +24,14 @@ def test_our_messages_lose_their_second_clock_and_module() -> None:
         "grader/0 is up",
         "W slow: 3 s",
     ]
+
+
+def test_the_users_own_classes_speak_as_ours_do() -> None:
+    config = {"mirror": {"_target_": "mine.actors.Mirror"}, "grader": {"grading": [{"_target_": "other.Grading"}]}}
+    packages = packages_of(config)
+    assert packages == {"headrace", "mine", "other"}
+    lines = ("05:00:07 I mine.actors: a swap", "05:00:07 W mine: x", "05:00:07 I other: y", "05:00:07 I mineral: z")
+    assert shown(*lines, packages=packages) == ["a swap", "W x", "y"]
 
 
 @pytest.mark.parametrize(

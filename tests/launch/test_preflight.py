@@ -10,6 +10,8 @@ import pytest
 from headrace.launch.preflight import check_config, prepare_model, try_tasks
 from headrace.launch.schema import fits
 
+PLUGINS = Path(__file__).parent / "plugins"
+
 GOOD: dict[str, Any] = {
     "topology": {"nodes": {"n": {"actors": {"worker": {"count": 1}}}}},
     "worker": {
@@ -62,6 +64,8 @@ class TestConfigurations:
             (worker(_target_="headrace.actors.gradr.Grader"), "worker._target_", "did you mean 'grader'?"),
             (worker(_target_="Worker"), "worker._target_", "package.module.Class"),
             ({**GOOD, "worker": {"_target_": "sample_plugins.Worker"}}, "worker.path", "has no default"),
+            ({**GOOD, "worker": {"_target_": "sample_plugins.Broken"}}, "worker",
+             "ZeroDivisionError: division by zero (" + str(PLUGINS / "sample_plugins.py:")),
             ({**GOOD, "worker": {"_target_": "sample_plugins.NoActor"}}, "worker._target_", "headrace.transport.Actor"),
             ({**GOOD, "topology": {"nodes": {"n": {"actors": {"wroker": {"count": 1}}}}}},
              "topology.nodes.n.actors.wroker", "did you mean 'worker'?"),

@@ -44,6 +44,7 @@ def run_monitor(folder: Path, records: list[Metrics], *, seconds: float = 21.0, 
         await runtime.start()
         await runtime.add(Monitor(run_dir=str(folder), **settings), "monitor")
         await runtime.add(_Worker(), "learner/0")
+        await runtime.add(_Worker(), "of_my_own/0")
         for record in records:
             await runtime.context.tell("monitor", record)
         await asyncio.sleep(seconds)
@@ -72,8 +73,9 @@ def test_every_record_is_kept_keyed_by_its_own_step(tmp_path: Path) -> None:
 def test_time_is_accounted_for_by_actor_and_role(tmp_path: Path) -> None:
     run_monitor(tmp_path, [], tensorboard=False, activity_every_s=4.0)
     activity = json.loads((tmp_path / "activity.json").read_text())
-    learner = activity["roles"]["learner"]
-    assert learner["busy"] == pytest.approx(0.25, abs=0.05)
+    assert set(activity["roles"]) == {"learner", "of_my_own", "monitor"}
+    for role in ("learner", "of_my_own"):
+        assert activity["roles"][role]["busy"] == pytest.approx(0.25, abs=0.05)
     for role, share in activity["roles"].items():
         assert share["busy"] + sum(share["blocked"].values()) + share["idle"] == pytest.approx(1.0), role
     assert activity["actors"]["learner/0"]["working_s"]["lift"] > 4.0
@@ -153,6 +155,10 @@ def test_the_console_line_tells_how_long_a_stage_still_takes() -> None:
     assert console.line(time_s=60.0, roles={}) == "1:00 · pretrain 100/900"
     console.take(Metrics("pretrain", "step", 300, {"steps_total": 900}))
     assert console.line(time_s=80.0, roles={}) == "1:20 · pretrain 300/900 (1:00 left)"
+    console.take(Metrics("pretrain", "step", 301, {"steps_total": 90_000}))
+    assert console.line(time_s=3_680.0, roles={}) == "1:01:20 · pretrain 301/90000 (18 days left)"
+    console.take(Metrics("pretrain", "step", 301, {"steps_total": 600}))
+    assert console.line(time_s=3_680.0, roles={}) == "1:01:20 · pretrain 301/600 (1:29:45 left)"
     console.take(Metrics("pretrain", "step", 900, {"steps_total": 900}))
     assert console.line(time_s=140.0, roles={}) == "2:20 · pretrain 900/900"
 

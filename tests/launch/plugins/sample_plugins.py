@@ -43,6 +43,13 @@ class Worker(Actor):
             raise ValueError(f"worker.slots must be >= 1, got {slots}")
 
 
+class Broken(Actor):
+    """Its constructor has a defect."""
+
+    def __init__(self, *, slots: int = 4) -> None:
+        self.share = 1 / (slots - 4)
+
+
 class NoActor:
     pass
 
