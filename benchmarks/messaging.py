@@ -20,13 +20,15 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from contenders.contender import die_with_parent, kill_servers
+from contenders import own
+from contenders.contender import die_with_parent
 
 CONTENDERS = {
     "headrace": ("headrace", ("ipc",)),
@@ -113,33 +115,50 @@ def client_process(name: str, load: Load, pipe: Connection) -> None:
     os._exit(0)  # whatever threads of its own a system left
 
 
-class Contestant:
-    def __init__(self, name: str, load: Load) -> None:
-        self.name = name
+def alone_process(quick: bool, pipe: Connection) -> None:
+    """Sends what is measured of Headrace alone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent()
+    pipe.send(own.figures(quick=quick))
+
+
+class Child:
+    """`target(*arguments, pipe)` in a process of its own."""
+
+    def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=client_process, args=(name, load.of(name), theirs))
+        self.pipe, theirs = context.Pipe()
+        self._process = context.Process(target=target, args=(*arguments, theirs))
         self._process.start()
         theirs.close()  # so that its end is heard of
 
-    def wait_until_ready(self) -> str:
-        """ "ready", or why it is skipped."""
-        return str(self._pipe.recv())
-
-    def round(self) -> None:
-        self._pipe.send("round")
-        self._pipe.recv()
-
-    def finish(self) -> dict[str, float]:
-        self._pipe.send(None)
-        summary: dict[str, float] = self._pipe.recv()
+    def wait(self) -> None:
         self._process.join(30)
-        return summary
 
     def kill(self) -> None:
         """It may have ended already."""
         self._process.kill()
         self._process.join()
+
+
+class Contestant:
+    def __init__(self, name: str, load: Load) -> None:
+        self.name = name
+        self.child = Child(client_process, name, load.of(name))
+
+    def wait_until_ready(self) -> str:
+        """ "ready", or why it is skipped."""
+        return str(self.child.pipe.recv())
+
+    def round(self) -> None:
+        self.child.pipe.send("round")
+        self.child.pipe.recv()
+
+    def finish(self) -> dict[str, float]:
+        self.child.pipe.send(None)
+        summary: dict[str, float] = self.child.pipe.recv()
+        self.child.wait()
+        return summary
 
 
 def contest(names: list[str], load: Load) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
@@ -153,7 +172,7 @@ def contest(names: list[str], load: Load) -> tuple[dict[str, dict[str, float]], 
             for name in group:
                 say(f"starting {name}")
                 contestant = Contestant(name, load)
-                started.callback(contestant.kill)
+                started.callback(contestant.child.kill)
                 state = contestant.wait_until_ready()
                 if state == "ready":
                     contestants.append(contestant)
@@ -236,8 +255,6 @@ def main() -> int:
         except KeyboardInterrupt:
             say("interrupted: nothing was written\n")
             return 130
-        finally:
-            kill_servers()
     if arguments.json:
         arguments.json.write_text(json.dumps(document, indent=2) + "\n")
         print(f"written to {arguments.json}")
@@ -251,10 +268,12 @@ def measure_all(names: list[str], *, quick: bool) -> dict[str, Any]:
     for name, why in skipped.items():
         print(f"{name} {why}")
     print("\n".join(["", *ratios(results)]))
-    from contenders import own  # after the contest: it hosts a runtime in this process
-
     say("what belongs to Headrace alone")
-    alone = own.figures(quick=quick)
+    child = Child(alone_process, quick)
+    try:
+        alone: dict[str, Any] = child.pipe.recv()
+    finally:
+        child.kill()
     print("\n" + own.text(alone))
     by_key = {
         key: {name: figures[key] for name, figures in results.items()} for key in next(iter(results.values()), ())

@@ -14,8 +14,6 @@ PAYLOAD_BYTES = 200
 WINDOW_BYTES = 64 * 1024 * 1024
 """What a sender of arrays may have under way: the systems without flow control get an acknowledged window of it."""
 
-_servers: list[subprocess.Popen[bytes]] = []
-
 
 class Contender(Protocol):
     """All times in seconds. The constructor starts the server and returns when it answers."""
@@ -48,16 +46,7 @@ import sys; sys.path.insert(0, {FOLDER!r})
 from contenders.contender import die_with_parent; die_with_parent()
 from contenders.{module} import serve; serve(*sys.argv[1:])
 """
-    server = subprocess.Popen([sys.executable, "-c", code, *arguments], stdin=subprocess.PIPE)
-    _servers.append(server)
-    return server
-
-
-def kill_servers() -> None:
-    """Those of this process that still run."""
-    for server in _servers:
-        server.kill()
-        server.wait()
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], stdin=subprocess.PIPE)
 
 
 def stop_server(process: subprocess.Popen[bytes]) -> None:
