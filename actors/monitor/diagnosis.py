@@ -73,6 +73,14 @@ def diagnose(
     return Diagnosis(found.kind, found.culprit, found.summary, (*shown, *found.lines))
 
 
+def deadlock(replies: Mapping[str, WaitReport | str], *, min_age_s: float, asker: str = "") -> Diagnosis | None:
+    """A cycle of asks each of which has waited for `min_age_s`: nobody in it goes on before a deadline, whatever moves
+    elsewhere. Waits that are no asks (for news of a role) do not count."""
+    reports = {name: reply for name, reply in replies.items() if isinstance(reply, WaitReport) and name != asker}
+    edges = _edges(reports, replies)
+    return _cycle([edge for edge in edges if "/" in edge.wait.peer and edge.wait.for_s >= min_age_s])
+
+
 def _edges(reports: Mapping[str, WaitReport], replies: Mapping[str, object]) -> list[Edge]:
     """Who waits for whom, the oldest wait first. A wait on a role is one on each of its members."""
     edges = []
@@ -111,6 +119,8 @@ def _cycle(edges: list[Edge]) -> Diagnosis | None:
 
 
 def _as_cycle(edges: list[Edge]) -> Diagnosis:
+    start = min(range(len(edges)), key=lambda index: edges[index].waiter)  # so that it is always named alike
+    edges = [*edges[start:], *edges[:start]]
     first = edges[0].waiter
     names = " → ".join([first, *(edge.peer for edge in edges)])
     chain = ", which ".join(f"waits for {edge.peer} ({_what(edge.wait)})" for edge in edges)

@@ -2,7 +2,8 @@
 
     nothing moved for `stall_s` ──▶ WaitQuery to all ──▶ diagnosis: a few lines in the log, all of it in stalls.jsonl
 
-Once an episode, then at rising intervals, and once more when the run goes on. Part of the monitor actor.
+Once an episode, then at rising intervals, and once more when the run goes on. While it moves everybody is asked every
+`stall_s` too: some actors may wait for each other in a circle beside it. Part of the monitor actor.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.actors.messages import Metrics
-from headrace.actors.monitor.diagnosis import Diagnosis, diagnose
+from headrace.actors.monitor.diagnosis import Diagnosis, deadlock, diagnose
 from headrace.actors.monitor.progress import Progress
 from headrace.transport import ActivitySnapshot, Context, PeerLost, TransportError, UnknownActor, WaitQuery, WaitReport
 
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S = 5.0
 _LOOK_EVERY_S = 1.0
+_MAX_CYCLES = 100
 _SESSION_STATES = ("running", "grading", "ready", "training")
 
 
@@ -50,6 +52,9 @@ class StallWatch:
         self._listened_s = 0.0
         self._episode = 0
         self._num_told = 0
+        self._stall_s = stall_s
+        self._looked_s = 0.0
+        self._cycles: set[str] = set()
 
     def take(self, record: Metrics) -> None:
         self._progress.take(record, self._listened_s)
@@ -71,6 +76,9 @@ class StallWatch:
                 began_s = clock.time()
                 await self._tell(quiet_s)
                 self._listen(clock.time() - began_s, at_most_s=2 * ANSWER_TIMEOUT_S)
+            elif self._listened_s - self._looked_s >= self._stall_s:
+                self._looked_s = self._listened_s
+                await self._look_for_a_deadlock()
 
     def _listen(self, seconds: float, *, at_most_s: float) -> None:
         self._listened_s += min(seconds, at_most_s)
@@ -85,6 +93,7 @@ class StallWatch:
             pids={name: snapshot.pid for name, snapshot in self._known().items()},
         )
         self._num_told += 1
+        self._cycles.add(found.culprit)
         self._log(found, quiet_s)
         self._write(
             {
@@ -95,9 +104,17 @@ class StallWatch:
                 "is_stall": found.is_stall,
                 **asdict(found),
                 "sessions": self._sessions,
-                "actors": {name: reply if isinstance(reply, str) else asdict(reply) for name, reply in replies.items()},
+                "actors": _as_fields(replies),
             }
         )
+
+    async def _look_for_a_deadlock(self) -> None:
+        replies = await self._ask_everybody()
+        found = deadlock(replies, min_age_s=self._stall_s / 2, asker=self._context.name)
+        if found is not None and found.culprit not in self._cycles and len(self._cycles) < _MAX_CYCLES:
+            self._cycles.add(found.culprit)
+            logger.warning("the run goes on, but %s", found.summary)
+            self._write({"quiet_s": 0.0, "is_stall": False, **asdict(found), "actors": _as_fields(replies)})
 
     async def _ask_everybody(self) -> dict[str, WaitReport | str]:
         async def one(name: str) -> WaitReport | str | None:
@@ -137,3 +154,7 @@ class StallWatch:
         line = {"time_s": round(self._time_s(), 3), **fields}
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+
+def _as_fields(replies: Mapping[str, WaitReport | str]) -> dict[str, Any]:
+    return {name: reply if isinstance(reply, str) else asdict(reply) for name, reply in replies.items()}

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.actors.monitor.diagnosis import Diagnosis, diagnose
+from headrace.actors.monitor.diagnosis import Diagnosis, deadlock, diagnose
 from headrace.transport import PeerWait, TaskReport, WaitReport
 
 
@@ -36,6 +36,20 @@ def test_a_cycle_is_named() -> None:
         "(Say, 40 s, its mailbox is full): a cycle, which only a deadline ends"
     )
     assert found.lines[0] == "learner/0 waits for a/0 (NextBatch, 90 s)"
+
+
+def test_only_old_asks_are_a_deadlock_beside_a_run_that_moves() -> None:
+    old, young, of_a_role = PeerWait("b/0", "Say", 1, 30), PeerWait("a/0", "Say", 1, 29), PeerWait("a", "news", 1, 99)
+
+    def found(*waits_of_b: PeerWait, silent: str = "c/0") -> Diagnosis | None:
+        replies = {"a/0": report("a/0", old), "b/0": report("b/0", *waits_of_b), silent: "DeadlineExceeded"}
+        return deadlock(replies, min_age_s=30)
+
+    assert found(young) is None
+    assert found(of_a_role) is None
+    cycle = found(PeerWait("a/0", "Say", 1, 30))
+    assert cycle is not None
+    assert cycle.culprit == "a/0 → b/0 → a/0"
 
 
 def test_asking_oneself_is_a_cycle() -> None:
