@@ -27,6 +27,7 @@ from headrace.launch.preflight_result import RESULT
 from headrace.launch.problems import ConfigError, Problem
 from headrace.launch.provenance import provenance
 from headrace.launch.run_folder import RUN_NAME, create_run_folder, is_run_name, point_latest, write_config, write_json
+from headrace.launch.schema import check_targets
 from headrace.launch.shared_memory import remove_leftovers, run_id
 from headrace.launch.topology import plan_topology, roles_of
 
@@ -106,8 +107,11 @@ def report(folder: Path, console: Console) -> None:
 
 def make_launcher(config: dict[str, Any]) -> Launcher:
     """The launcher that the config group `launch` names. Raises ConfigError."""
-    launcher, problems = build(config["launch"], "launch")
-    if problems:
+    problems = check_targets(config["launch"], "launch")
+    launcher = None
+    if not problems:
+        launcher, problems = build(config["launch"], "launch")
+    if launcher is None:
         raise ConfigError(problems)
     made: Launcher = launcher
     return made

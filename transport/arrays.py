@@ -50,6 +50,8 @@ def encode_numpy(value: object, frames: list[Frame]) -> list[Any]:
     """Any numeric, string or time dtype, any strides; appends to `frames` what is large. Raises InvalidField."""
     if not isinstance(value, np.ndarray):
         raise InvalidField(f"must be a numpy array, got {type(value).__qualname__}")
+    if isinstance(value, np.ma.MaskedArray):
+        raise InvalidField("masked arrays cannot travel; send value.filled(…), and np.ma.getmaskarray(value) beside it")
     dtype = value.dtype
     if dtype.hasobject or dtype.kind == "V":
         raise InvalidField(f"arrays of dtype {dtype} cannot travel; use a numeric dtype or plain fields")

@@ -28,6 +28,8 @@ from headrace.transport.network import MAX_SHARED_MEMORY_BYTES, Frame
 
 MAX_BLOCKS = 4096
 """as many as the first page has bytes: 1 while a block is in use"""
+MAX_ARRAYS = 1024
+"""of one message; one with more travels in frames"""
 _PAGE_BYTES = 4096
 _ALIGNMENT = 64
 _LOOK_AT = 4
@@ -69,6 +71,8 @@ class SendBlocks:
 
     def put(self, frames: Sequence[Frame]) -> Place | None:
         """Copy the arrays of one message in, none of them empty. None where there is no room."""
+        if len(frames) > MAX_ARRAYS:
+            return None
         sizes = [len(frame) if type(frame) is bytes else memoryview(frame).nbytes for frame in frames]
         block = self._free_block(sum(map(_aligned, sizes)))
         if block is None:
@@ -90,8 +94,10 @@ class SendBlocks:
             if not self._in_use[blocks[-1][0]]:
                 return blocks[-1]
         if self._cut_bytes + size > self._capacity_bytes or self._num_cut >= MAX_BLOCKS:
-            if size > self._capacity_bytes or self._in_use[: self._num_cut].tobytes().strip(b"\0"):
+            if size > self._capacity_bytes:
                 return None
+            if self._in_use[: self._num_cut].tobytes().strip(b"\0"):
+                return self._larger_block(size)
             for each in self._blocks.values():
                 each.clear()  # all are free: cut anew, for the sizes that are wanted now
             self._cut_bytes = self._num_cut = 0
@@ -100,6 +106,16 @@ class SendBlocks:
         self._num_cut += 1
         self._cut_bytes += size
         return block
+
+    def _larger_block(self, wanted: int) -> tuple[int, int] | None:
+        """A free one of another size, where the memory is cut and one message that is kept forbids to cut it anew."""
+        for size in sorted(self._blocks):
+            blocks = self._blocks[size]
+            for _ in range(min(len(blocks), _LOOK_AT) if size > wanted else 0):
+                blocks.rotate(-1)
+                if not self._in_use[blocks[-1][0]]:
+                    return blocks[-1]
+        return None
 
     def mapped(self) -> None:
         """The receiver has it: nobody opens it any more."""
@@ -142,9 +158,13 @@ class ReceiveBlocks:
 
     def take(self, place: Sequence[Any]) -> list[Frame]:
         """The arrays of one message: read-only views that keep their block. Raises CorruptFrame."""
-        if len(place) < 3 or not all(type(one) is int and 0 <= one <= self._capacity_bytes for one in place):
+        if not 3 <= len(place) <= MAX_ARRAYS + 2 or not all(
+            type(one) is int and 0 <= one <= self._capacity_bytes for one in place
+        ):
             raise CorruptFrame(f"no arrays can lie at {place!r:.100}")
         number, begin, *sizes = place
+        if not all(sizes):
+            raise CorruptFrame("no empty array lies in shared memory")
         end = begin + sum(map(_aligned, sizes))
         if number >= MAX_BLOCKS or end > self._capacity_bytes:
             raise CorruptFrame(

@@ -37,6 +37,10 @@ def encode(message: object) -> tuple[list[Any] | None, list[Frame]]:
         return [name, version, encode_fields(message, frames)], frames
     except RecursionError:
         raise InvalidField(f"message {name!r} is nested too deeply (or contains itself)") from None
+    except BadMessage:
+        raise
+    except Exception as error:  # a value with methods of its own: the message's defect, not its handler's or its link's
+        raise InvalidField(f"message {name!r} cannot be encoded: {type(error).__name__}: {error}") from error
 
 
 def decode(payload: object, frames: Sequence[Frame]) -> Any:

@@ -92,6 +92,9 @@ class SharedArrays:
                 self._in_number = number
             except OSError as error:  # another user's, another container's, or closed already
                 logger.info("the memory that %s offers for arrays cannot be mapped: %s", self._peer, error)
+            except CorruptFrame:  # or where another container counts its processes anew
+                self._answer(number, False)
+                raise
         self._answer(number, self._in is not None)
 
     def take(self, place: Sequence[Any]) -> list[Frame]:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from headrace.launch.preflight import check_config, prepare_model, try_tasks
+from headrace.launch.problems import ConfigError
+from headrace.launch.run import make_launcher
 from headrace.launch.schema import fits
 
 PLUGINS = Path(__file__).parent / "plugins"
@@ -154,3 +156,10 @@ class TestConfigurations:
 )
 def test_fits(value: object, annotation: object, accepted: bool) -> None:
     assert fits(value, annotation) is accepted
+
+
+def test_a_launcher_is_checked_before_it_is_made() -> None:
+    config = {"launch": {"_target_": "headrace.launch.local.LocalLauncher", "drain_timeout_s": None, "max_restart": 3}}
+    with pytest.raises(ConfigError) as error:
+        make_launcher(config)
+    assert {problem.key for problem in error.value.problems} == {"launch.drain_timeout_s", "launch.max_restart"}

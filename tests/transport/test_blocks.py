@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.transport.blocks import MAX_BLOCKS, Locator, ReceiveBlocks, SendBlocks
+from headrace.transport.blocks import MAX_ARRAYS, MAX_BLOCKS, Locator, ReceiveBlocks, SendBlocks
 from headrace.transport.errors import CorruptFrame
 
 PAGE = 4096
@@ -57,6 +57,26 @@ def test_a_receiver_that_takes_at_once_needs_one_block_however_much_flows() -> N
         assert receiver.take(place) == [filled(100_000, number)]
         places.add(tuple(place))
     assert len(places) == 1
+
+
+def test_what_somebody_keeps_does_not_shut_out_other_sizes() -> None:
+    sender, receiver = shared(1 << 20)
+    # All of it is cut into blocks of this size.
+    held = [receiver.take(place) for place in iter(lambda: sender.put([filled(100_000, 1)]), None)]
+    kept = held[0]
+    del held
+    for number in range(100):
+        place = sender.put([filled(40_000, number)])
+        assert place is not None
+        assert receiver.take(place) == [filled(40_000, number)]
+    assert sender.put([filled(500_000, 1)]) is None
+    assert kept == [filled(100_000, 1)]
+
+
+def test_more_arrays_than_a_place_may_name_go_elsewhere() -> None:
+    sender, _ = shared(1 << 20)
+    assert sender.put([filled(1, 1)] * MAX_ARRAYS) is not None
+    assert sender.put([filled(1, 1)] * (MAX_ARRAYS + 1)) is None
 
 
 def test_one_view_keeps_the_block_of_all() -> None:
@@ -110,7 +130,20 @@ def test_what_a_forked_child_drops_stays_its_parents() -> None:
 
 @pytest.mark.parametrize(
     "place",
-    [[], [0], [0, 0], [0, 0, PAGE + 1], [0, PAGE, 1], [MAX_BLOCKS, 0, 1], [-1, 0, 1], [0, 0, "x"], [0, 0, True]],
+    [
+        [],
+        [0],
+        [0, 0],
+        [0, 0, 0],
+        [0, 0, 1, 0],
+        [0, 0, *[1] * (MAX_ARRAYS + 1)],
+        [0, 0, PAGE + 1],
+        [0, PAGE, 1],
+        [MAX_BLOCKS, 0, 1],
+        [-1, 0, 1],
+        [0, 0, "x"],
+        [0, 0, True],
+    ],
 )
 def test_a_place_that_cannot_be_is_refused(place: list[object]) -> None:
     _, receiver = shared(PAGE)

@@ -179,6 +179,23 @@ def test_the_sender_is_told_what_is_wrong(value: object, error: type[Exception],
     assert codec.round_trip(Everything(number=1)) == Everything(number=1), "the codec works on after a refusal"
 
 
+@pytest.mark.parametrize("num", [4, 100_000])
+def test_a_mask_is_not_lost_in_silence(num: int) -> None:
+    masked = np.ma.masked_array(np.zeros(num), mask=np.arange(num) % 2 == 1)
+    with pytest.raises(InvalidField, match=r"masked arrays cannot travel; send value\.filled"):
+        codec.encode(Arrays(masked))
+
+
+class _Hostile(np.ndarray):
+    def tobytes(self, order: Any = None) -> bytes:
+        raise OSError("a value with a mind of its own")
+
+
+def test_whatever_a_value_raises_is_told_to_the_sender() -> None:
+    with pytest.raises(InvalidField, match=r"cannot be encoded: OSError: a value with a mind"):
+        codec.encode(Arrays(np.zeros(3).view(_Hostile)))
+
+
 def test_hydra_containers_are_refused_with_the_fix() -> None:
     """cases I118: NVIDIA/physicsnemo#133"""
     omegaconf = pytest.importorskip("omegaconf")

@@ -23,7 +23,10 @@ from headrace.transport import (
     handles,
     run_virtual,
 )
+from headrace.transport.blocks import Locator
+from headrace.transport.errors import CorruptFrame
 from headrace.transport.network import MAX_SHARED_MEMORY_BYTES, Lane
+from headrace.transport.shared_arrays import SharedArrays
 
 MIB = 1 << 20
 Body = Callable[[LoopbackNetwork, Runtime, Runtime], Awaitable[None]]
@@ -188,6 +191,16 @@ def test_a_receiver_with_a_lower_limit_says_so_and_goes_on(samples, tmp_path):
         await host.stop()
 
     asyncio.run(main())
+
+
+def test_an_offer_of_what_is_not_the_peers_is_answered_with_no() -> None:
+    """Else its sender would wait for an answer and keep a descriptor open: containers count their processes anew."""
+    answers: list[tuple[int, bool]] = []
+    shared = SharedArrays("a", "b", MIB, offer=lambda *_: None, answer=lambda *answer: answers.append(answer))
+    with open(__file__) as file, pytest.raises(CorruptFrame):
+        shared.offered(7, Locator(os.getpid(), file.fileno(), MIB))
+    shared.offered(8, Locator(os.getpid(), 1 << 20, MIB))
+    assert answers == [(7, False), (8, False)]
 
 
 def test_who_tells_many_large_messages_leaves_others_their_turn(samples):
