@@ -19,7 +19,12 @@ from chaos_run.victims import victims
 
 def test_a_process_is_found_by_its_environment_and_ended(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen([sys.executable, "-c", "input()"], env=environment, stdin=subprocess.PIPE) as process:
+    code = "print('up', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # Popen returns before exec is over, and /proc shows no environment until it is
         assert processes_of(tmp_path) == [process.pid]
         (left,) = leftovers(tmp_path, None, grace_s=0)
         assert left.startswith(f"process {process.pid}: ")
