@@ -1,7 +1,7 @@
 """One actor as its runtime hosts it: the mailbox, the task that empties it, the tasks of concurrent handlers.
 
-A handler that raises fails its asker, never the actor. A background task that raises fails the actor. Called by the
-runtime and the links; it calls the actor's handlers and the reply ports.
+A background task that raises fails the actor. Called by the runtime and the links; what a handler does to its asker is
+`handling.py`.
 """
 
 from __future__ import annotations
@@ -9,19 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import traceback
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from headrace.transport.activity import Activity
 from headrace.transport.actor import Actor, HandlerSpec
-from headrace.transport.bounded_log import BoundedLog
 from headrace.transport.clock import Clock
-from headrace.transport.errors import NotHandled, PeerLost, Refused, RemoteError, TransportError, cut, describe
+from headrace.transport.errors import NotHandled, PeerLost, Refused, TransportError
 from headrace.transport.first_step import FirstStep
+from headrace.transport.handling import Delivery, Handling
 from headrace.transport.mailbox import Mailbox
-from headrace.transport.ports import ReplyPort
 from headrace.transport.system import QUERIES, DirectoryChange
 
 logger = logging.getLogger(__name__)
@@ -34,33 +32,6 @@ _FAIRNESS_BUDGET = 128
 _TURN_S = 0.02
 """How long a mailbox handles before the event loop reads what has come meanwhile: that nobody waits any more for what
 comes next, for example."""
-
-
-class Delivery:
-    """A message on its way to a handler."""
-
-    __slots__ = ("cancelled", "message", "port", "since_s", "task")
-
-    def __init__(self, message: Any, port: ReplyPort | None) -> None:
-        self.message = message
-        self.port = port
-        self.since_s = 0.0
-        self.cancelled = False
-        self.task: asyncio.Task[None] | None = None
-
-    def cancel(self) -> None:
-        """Nobody waits for the reply any more: a waiting message is skipped, a concurrent handler's task is cancelled;
-        a handler that runs in the mailbox's own task goes on."""
-        self.cancelled = True
-        if self.task is not None:
-            self.task.cancel()
-
-    def abandon(self, call_id: int) -> None:
-        """As the server of a call of this process."""
-        self.cancel()
-
-    def released(self) -> None:
-        """It has left the mailbox, handled or not; called once."""
 
 
 class ActorCell:
@@ -82,6 +53,7 @@ class ActorCell:
         self.bound = actor.mailbox
         self.mailbox: Mailbox[Delivery] = Mailbox(actor.mailbox, evictable=_evictable)
         self.activity = activity
+        self._handling = Handling(actor, name, activity)
         self._now = clock.time
         self._answers = answers
         self._on_failed = on_failed
@@ -97,7 +69,6 @@ class ActorCell:
         self._begun: tuple[FirstStep, Delivery] | None = None
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._closed: str | None = None
-        self._log = BoundedLog(logger)
         self.failed: BaseException | None = None
 
     # --- arriving ---------------------------------------------------------------------------------------------------
@@ -197,7 +168,7 @@ class ActorCell:
         """End every task; what waits in the mailbox is turned away. Idempotent."""
         if self._closed is not None:
             return
-        self._closed = reason
+        self._closed = self._handling.ending = reason
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
@@ -234,7 +205,7 @@ class ActorCell:
             else:
                 self._serial = delivery
                 try:
-                    await self._handle(delivery, spec)
+                    await self._handling.handle(delivery, spec)
                 finally:
                     self._serial = None
                     self._finished(delivery)
@@ -278,7 +249,7 @@ class ActorCell:
             self._begin(delivery, spec)
             return True
         self._serial = delivery
-        step = FirstStep(self._handle(delivery, spec), self._mailbox_task, self._mailbox_context)
+        step = FirstStep(self._handling.handle(delivery, spec), self._mailbox_task, self._mailbox_context)
         if step.finished and step.error is None:
             self._serial = None
             self._finished(delivery)
@@ -292,7 +263,7 @@ class ActorCell:
             self._backlogs.setdefault(spec.method, deque()).append(delivery)
             return
         self._running[spec.method] = running + 1
-        task = self._loop.create_task(self._handle(delivery, spec), name=f"{self.name}:{spec.method}")
+        task = self._loop.create_task(self._handling.handle(delivery, spec), name=f"{self.name}:{spec.method}")
         delivery.task = task
         self._concurrent.add(delivery)
         self._keep(task)
@@ -310,64 +281,6 @@ class ActorCell:
                 continue
             self._begin(following, spec)
             break
-
-    async def _handle(self, delivery: Delivery, spec: HandlerSpec) -> None:
-        port = delivery.port
-        method = getattr(self.actor, spec.method)
-        try:
-            if spec.stream:
-                await self._produce(method(delivery.message), port, spec)
-                return
-            value = await self.activity.drive(method(delivery.message), spec.method)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or not task.cancelling():  # of something that the handler awaited: its own failure
-                self._report(delivery, spec, error)
-                return
-            if port is not None:
-                port.fail(Refused(f"{self.name} cancelled {spec.method}: {self._closed or 'the asker gave up'}"))
-            if self._closed is not None or not delivery.cancelled:
-                raise
-        except Refused as error:
-            if port is not None:
-                port.fail(error)
-        except Exception as error:
-            self._report(delivery, spec, error)
-        except BaseException as error:  # SystemExit and the like: tell the asker, then fail the actor
-            self._report(delivery, spec, error)
-            raise
-        else:
-            if port is not None:
-                port.reply(value)
-
-    async def _produce(self, items: AsyncGenerator[Any, None], port: ReplyPort | None, spec: HandlerSpec) -> None:
-        if port is None:
-            await items.aclose()
-            raise TypeError(f"{self.name}.{spec.method} streams; call it with context.stream, not tell")
-        try:
-            while True:
-                try:
-                    item = await self.activity.drive(_next(items), spec.method)
-                except StopAsyncIteration:
-                    break
-                await port.item(item)
-        finally:
-            await items.aclose()
-        port.end()
-
-    def _report(self, delivery: Delivery, spec: HandlerSpec, error: BaseException) -> None:
-        text = cut("".join(traceback.format_exception(error)), 20_000)
-        if delivery.port is None:
-            logger.error("%s: %s raised on %s:\n%s", self.name, spec.method, type(delivery.message).__name__, text)
-            return
-        # Here too: its asker may keep it to itself. Transport errors are news of others, not defects of this handler.
-        told = describe(error) if isinstance(error, TransportError) else text.rstrip()
-        kind = type(error).__name__
-        self._log.warning(
-            spec.method, "%s: %s raised %s, which its asker is told:\n%s", self.name, spec.method, kind, told
-        )
-        summary = f"{self.name}.{spec.method} raised {describe(error)}"
-        delivery.port.fail(RemoteError(summary, kind, text))
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
@@ -404,10 +317,6 @@ class ActorCell:
         error = task.exception()
         if error is not None and self._closed is None:
             self._on_failed(self, error)
-
-
-async def _next(items: AsyncGenerator[Any, None]) -> Any:
-    return await items.__anext__()
 
 
 def _evictable(delivery: Delivery) -> bool:

@@ -13,10 +13,11 @@ from typing import Any
 from headrace.transport.blocks import Locator
 from headrace.transport.bounded_log import BoundedLog
 from headrace.transport.calls import Call, Calls
-from headrace.transport.cell import ActorCell, Delivery
+from headrace.transport.cell import ActorCell
 from headrace.transport.codec import decode
 from headrace.transport.errors import CorruptFrame, Oversize, PeerLost, Refused, TransportError, from_wire
 from headrace.transport.frames import PAYLOADS, Kind, check
+from headrace.transport.handling import Delivery
 from headrace.transport.link import MAX_WAITING_CALLS, Link, RemoteDelivery, RemotePort
 from headrace.transport.network import HEADER_ROOM_BYTES, Address, Frame
 

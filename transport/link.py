@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace.transport.blocks import Locator
-from headrace.transport.cell import Delivery
 from headrace.transport.codec import encode, pack
 from headrace.transport.credit import ReceiveWindow, SendWindow
 from headrace.transport.errors import Oversize, TransportError, to_wire
 from headrace.transport.frames import Kind, envelope, header, join, shared
+from headrace.transport.handling import Delivery
 from headrace.transport.mailbox import MailboxBound
 from headrace.transport.network import Address, Frame, Lane, Port
 from headrace.transport.outbox import Outbox

@@ -11,11 +11,12 @@ from typing import Any
 
 from headrace.transport.activity import Activity
 from headrace.transport.calls import Call, Calls
-from headrace.transport.cell import ActorCell, Delivery
+from headrace.transport.cell import ActorCell
 from headrace.transport.clock import Clock
 from headrace.transport.deadlines import Deadlines
 from headrace.transport.directory import role_of
 from headrace.transport.errors import DeadlineExceeded, PeerLost, TransportError
+from headrace.transport.handling import Delivery
 from headrace.transport.links import Links
 from headrace.transport.message import type_of
 from headrace.transport.names import Names

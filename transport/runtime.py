@@ -19,12 +19,12 @@ from typing import Any, NoReturn
 from headrace.transport.activity import Activity, step_name
 from headrace.transport.actor import Actor
 from headrace.transport.calls import Calls
-from headrace.transport.cell import ActorCell, Delivery
+from headrace.transport.cell import ActorCell
 from headrace.transport.clock import Clock, LoopClock, MonotonicClock
 from headrace.transport.codec import round_trip
 from headrace.transport.context import Context
 from headrace.transport.deadlines import Deadlines
-from headrace.transport.directory import DirectoryState, full_name, role_of
+from headrace.transport.directory import DirectoryState, full_name
 from headrace.transport.directory_service import (
     DIRECTORY,
     TRY_S,
@@ -47,8 +47,6 @@ from headrace.transport.system import (
     DirectoryChange,
     DirectoryRevision,
     Leave,
-    PeerDown,
-    PeerUp,
     Register,
     Unregister,
     WaitQuery,
@@ -56,6 +54,7 @@ from headrace.transport.system import (
 from headrace.transport.virtual import VirtualTimeLoop
 from headrace.transport.waits import activity_snapshot, wait_report
 from headrace.transport.watchdog import DEFAULT_WARN_S, Watchdog, check_warn_s
+from headrace.transport.watchers import Watchers, came
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +95,7 @@ class Runtime:
         self._service: DirectoryService | None = None
         self._cells: dict[str, ActorCell] = {}
         self._contexts: dict[str, Context] = {}
-        self._watchers: dict[str, list[ActorCell]] = {}
+        self._watchers = Watchers()
         self._closing: set[asyncio.Task[Any]] = set()
         self._started = self._stopped = self._directory_silent = False
 
@@ -285,9 +284,7 @@ class Runtime:
     async def _remove(self, cell: ActorCell, reason: str) -> None:
         if not self._is_own(cell):
             await self._unregister(cell.name, reason)
-        for watchers in self._watchers.values():
-            if cell in watchers:
-                watchers.remove(cell)
+        self._watchers.remove(cell)
         await cell.close(reason)
         self._cells.pop(cell.name, None)
         self._contexts.pop(cell.name, None)
@@ -340,13 +337,12 @@ class Runtime:
 
     def _on_change(self, change: DirectoryChange) -> None:
         if change.up is not None:
-            up = change.up
-            self._inform(role_of(up.name), PeerUp(up.name, up.incarnation, up.metadata))
+            self._watchers.inform(came(change.up))
         if change.down is not None:
             down = change.down
             self._calls.lose(down.incarnation, down.reason, down.name)
             self._links.forget_actor(down.name, down.incarnation)
-            self._inform(role_of(down.name), down)
+            self._watchers.inform(down)
         if change.dead_incarnation:
             self._calls.lose(change.dead_incarnation, change.reason)
             self._links.forget(change.dead_incarnation)
@@ -354,18 +350,4 @@ class Runtime:
                 self._fail_process(RuntimeStopped(f"the directory declared this process dead: {change.reason}"))
 
     def _watch(self, cell: ActorCell, role: str) -> None:
-        watchers = self._watchers.setdefault(role, [])
-        if cell in watchers:
-            return
-        watchers.append(cell)
-        for record in self._names.state.members(role).values():
-            self._notify(cell, PeerUp(record.name, record.incarnation, record.metadata))
-
-    def _inform(self, role: str, news: PeerUp | PeerDown) -> None:
-        for cell in list(self._watchers.get(role, ())):
-            self._notify(cell, news)
-
-    @staticmethod
-    def _notify(cell: ActorCell, news: PeerUp | PeerDown) -> None:
-        if type(news) in cell.actor.handlers:
-            cell.deliver(Delivery(news, None), system=True)
+        self._watchers.add(cell, role, self._names.state.members(role).values())
