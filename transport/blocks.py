@@ -15,13 +15,13 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from headrace.transport.cuts import Cuts
 from headrace.transport.errors import CorruptFrame
 from headrace.transport.forks import disown_in_forked_children
 from headrace.transport.network import MAX_SHARED_MEMORY_BYTES, Frame
@@ -32,8 +32,6 @@ MAX_ARRAYS = 1024
 """of one message; one with more travels in frames"""
 _PAGE_BYTES = 4096
 _ALIGNMENT = 64
-_LOOK_AT = 4
-"""Blocks of a size that are asked whether they are free before a new one is cut: those used longest ago."""
 
 Place = list[int]
 """[block, where it begins, bytes of each array …]; the arrays follow each other, aligned to 64 bytes"""
@@ -52,10 +50,6 @@ class SendBlocks:
     """`owner`: the sender's incarnation. Raises OSError where the system gives no memory or descriptor."""
 
     def __init__(self, owner: str, capacity_bytes: int) -> None:
-        self._capacity_bytes = capacity_bytes
-        self._cut_bytes = self._num_cut = 0
-        self._blocks: dict[int, deque[tuple[int, int]]] = {}
-        """by size: number and beginning, used longest ago first"""
         descriptor = os.memfd_create(_name(owner), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, _PAGE_BYTES + capacity_bytes)
@@ -66,15 +60,16 @@ class SendBlocks:
             raise
         self._descriptor: int | None = descriptor
         self.locator = Locator(os.getpid(), descriptor, capacity_bytes)
-        self._in_use = memoryview(memory)[:MAX_BLOCKS]
+        self._in_use = np.frombuffer(memory, np.uint8, MAX_BLOCKS)
         self._data = np.frombuffer(memory, np.uint8, offset=_PAGE_BYTES)
+        self._cuts = Cuts(capacity_bytes, self._in_use)
 
     def put(self, frames: Sequence[Frame]) -> Place | None:
         """Copy the arrays of one message in, none of them empty. None where there is no room."""
         if len(frames) > MAX_ARRAYS:
             return None
         sizes = [len(frame) if type(frame) is bytes else memoryview(frame).nbytes for frame in frames]
-        block = self._free_block(sum(map(_aligned, sizes)))
+        block = self._cuts.free_block(sum(map(_aligned, sizes)))
         if block is None:
             return None
         number, begin = block
@@ -85,38 +80,6 @@ class SendBlocks:
         self._in_use[number] = 1
         return [number, begin, *sizes]
 
-    def _free_block(self, num_bytes: int) -> tuple[int, int] | None:
-        step = max(_PAGE_BYTES, 1 << max(0, num_bytes.bit_length() - 3))
-        size = -(-num_bytes // step) * step
-        blocks = self._blocks.setdefault(size, deque())
-        for _ in range(min(len(blocks), _LOOK_AT)):
-            blocks.rotate(-1)
-            if not self._in_use[blocks[-1][0]]:
-                return blocks[-1]
-        if self._cut_bytes + size > self._capacity_bytes or self._num_cut >= MAX_BLOCKS:
-            if size > self._capacity_bytes:
-                return None
-            if self._in_use[: self._num_cut].tobytes().strip(b"\0"):
-                return self._larger_block(size)
-            for each in self._blocks.values():
-                each.clear()  # all are free: cut anew, for the sizes that are wanted now
-            self._cut_bytes = self._num_cut = 0
-        block = self._num_cut, self._cut_bytes
-        blocks.append(block)
-        self._num_cut += 1
-        self._cut_bytes += size
-        return block
-
-    def _larger_block(self, wanted: int) -> tuple[int, int] | None:
-        """A free one of another size, where the memory is cut and one message that is kept forbids to cut it anew."""
-        for size in sorted(self._blocks):
-            blocks = self._blocks[size]
-            for _ in range(min(len(blocks), _LOOK_AT) if size > wanted else 0):
-                blocks.rotate(-1)
-                if not self._in_use[blocks[-1][0]]:
-                    return blocks[-1]
-        return None
-
     def mapped(self) -> None:
         """The receiver has it: nobody opens it any more."""
         descriptor, self._descriptor = self._descriptor, None
@@ -126,8 +89,7 @@ class SendBlocks:
     def close(self) -> None:
         """What is under way stays: the receiver's mapping keeps the memory."""
         self.mapped()
-        self._in_use.release()
-        del self._data
+        del self._in_use, self._data, self._cuts
 
 
 class ReceiveBlocks:

@@ -25,7 +25,7 @@ class MailboxBound:
 
     capacity: int = 1024
     overflow: Overflow = "block"
-    window_bytes: int = 256 * 1024 * 1024
+    window_bytes: int = 32 * 1024 * 1024
 
     def __post_init__(self) -> None:
         if self.capacity < 1:

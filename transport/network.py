@@ -21,7 +21,7 @@ HEADER_ROOM_BYTES = 64 * 1024
 """What a batch adds to one message of the largest size."""
 
 
-SHARED_MEMORY_BYTES = 32 * 1024**2
+SHARED_MEMORY_BYTES = 64 * 1024**2
 """Of one sender's memory for arrays to one receiver; only what was used of it is resident."""
 MAX_SHARED_MEMORY_BYTES = 16 * 1024**3
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections import deque
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.transport.blocks import MAX_ARRAYS, MAX_BLOCKS, Locator, ReceiveBlocks, SendBlocks
 from headrace.transport.errors import CorruptFrame
+from headrace.transport.network import Frame
 
 PAGE = 4096
 
@@ -59,18 +61,32 @@ def test_a_receiver_that_takes_at_once_needs_one_block_however_much_flows() -> N
     assert len(places) == 1
 
 
-def test_what_somebody_keeps_does_not_shut_out_other_sizes() -> None:
+@pytest.mark.parametrize("size", [40_000, 500_000])
+def test_what_somebody_keeps_does_not_shut_out_other_sizes(size: int) -> None:
     sender, receiver = shared(1 << 20)
     # All of it is cut into blocks of this size.
     held = [receiver.take(place) for place in iter(lambda: sender.put([filled(100_000, 1)]), None)]
     kept = held[0]
     del held
     for number in range(100):
-        place = sender.put([filled(40_000, number)])
+        place = sender.put([filled(size, number)])
         assert place is not None
-        assert receiver.take(place) == [filled(40_000, number)]
-    assert sender.put([filled(500_000, 1)]) is None
+        assert receiver.take(place) == [filled(size, number)]
+    assert sender.put([filled(1_000_000, 1)]) is None
     assert kept == [filled(100_000, 1)]
+
+
+def test_a_flow_of_another_size_takes_over_what_the_last_one_cut() -> None:
+    sender, receiver = shared(1 << 20)
+    for view in [receiver.take(place) for place in iter(lambda: sender.put([filled(30_000, 1)]), None)]:
+        assert view == [filled(30_000, 1)]
+    del view
+    under_way: deque[list[Frame]] = deque(maxlen=3)  # one at least is always in use
+    for number in range(100):
+        place = sender.put([filled(200_000, number)])
+        assert place is not None
+        under_way.append(receiver.take(place))
+        assert all(view == filled(200_000, number - age) for age, (view,) in enumerate(reversed(under_way)))
 
 
 def test_more_arrays_than_a_place_may_name_go_elsewhere() -> None:
