@@ -102,8 +102,8 @@ class Runtime:
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the network, join (or open) the directory. Raises DeadlineExceeded where the directory does not
-        answer, HandshakeFailed at once where it is none of this run."""
+        """Open the network, join (or open) the directory. Raises TransportError where the network cannot be opened,
+        DeadlineExceeded where the directory does not answer, HandshakeFailed at once where it is none of this run."""
         if self._started:
             raise RuntimeError("this Runtime was started before; make a new one")
         self._started = True
@@ -133,7 +133,12 @@ class Runtime:
         )
         self._names.listen(self._on_change)
         disown_in_forked_children(self)
-        port = await self._network.open(self.incarnation, self._links.receive, self._links.unreachable)
+        try:
+            port = await self._network.open(self.incarnation, self._links.receive, self._links.unreachable)
+        except BaseException:
+            self._end_watch()
+            self._stopped = True  # nothing is open that `stop` could close
+            raise
         self._links.attach(port)
         self.address = port.address
         self._agent = RuntimeAgent(names=self._names, address=str(self.address))
@@ -203,8 +208,7 @@ class Runtime:
         for task in list(self._closing):
             task.cancel()
         self._deadlines.close()
-        if self._watchdog is not None:
-            self._watchdog.stop()
+        self._end_watch()
 
     def disown(self) -> None:
         """In a forked child: the sockets, the event loop and the actors are the parent's."""
@@ -301,6 +305,10 @@ class Runtime:
             if label is not None:
                 return step_name(cell.name, label)
         return None
+
+    def _end_watch(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.stop()
 
     def _slow_step(self, name: str, took_s: float) -> None:
         if self._watchdog is not None:

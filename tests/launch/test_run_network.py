@@ -53,7 +53,7 @@ def test_a_child_joins_with_one_line(bind: str) -> None:
     [
         ({"bind": "tcp://0.0.0.0"}, r"^bind: .* wildcard"),
         ({"bind": "udp://x"}, "^bind must be"),
-        ({"bind": "tcp://10.1.2.3", "curve": False}, r"^curve may be false on loopback only"),
+        ({"bind": "tcp://198.51.100.7"}, r"^bind: .* is no address of this host"),
         ({"max_message_bytes": 1000}, r"^max_message_bytes must be an integer >= 1048576"),
         ({"max_message_bytes": 1.5e9}, "^max_message_bytes must be"),
         ({"shared_memory_bytes": -1}, "^shared_memory_bytes must be from 0"),
@@ -64,6 +64,11 @@ def test_a_child_joins_with_one_line(bind: str) -> None:
 def test_settings_that_cannot_work_are_named(fields: dict[str, object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         NetworkSettings(**fields)  # type: ignore[arg-type]
+
+
+def test_what_others_reach_has_keys(own_address: str) -> None:
+    with pytest.raises(ValueError, match=r"^curve may be false on loopback only"):
+        NetworkSettings(bind=f"tcp://{own_address}", curve=False)
 
 
 def test_keys_are_made_for_tcp_alone() -> None:

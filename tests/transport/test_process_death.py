@@ -151,7 +151,9 @@ def test_networks_that_cannot_work_are_refused(tmp_path: Path) -> None:
     long.mkdir()
 
     async def main() -> None:
+        runtime = Runtime(ZmqNetwork(ipc_folder=str(long)))
         with pytest.raises(Exception, match="longer than 107 bytes"):
-            await Runtime(ZmqNetwork(ipc_folder=str(long))).start()
+            await runtime.start()
+        await runtime.stop()
 
     asyncio.run(main())

@@ -31,7 +31,21 @@ def resolve(bind: str, *, across_hosts: bool = False) -> ipaddress.IPv4Address:
             f"bind: {name!r} is {address}, where other hosts do not reach this one; name the interface that "
             f"joins the hosts ({', '.join(interfaces)}) or its address"
         )
+    _check_is_ours(name, address, interfaces)
     return address
+
+
+def _check_is_ours(name: str, address: ipaddress.IPv4Address, interfaces: list[str]) -> None:
+    """One address of one interface: binding refuses what is another host's, but takes a broadcast address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((str(address), 0))
+            probe.connect((str(address), 9))  # sends nothing; only a broadcast address needs a permission for it
+        except OSError as error:
+            raise ValueError(
+                f"bind: {name!r} ({address}) is no address of this host: {error.strerror}; name an interface "
+                f"({', '.join(interfaces)}) or its address"
+            ) from error
 
 
 def _literal(name: str) -> ipaddress.IPv4Address | None:

@@ -17,7 +17,16 @@ def test_addresses_interfaces_and_localhost() -> None:
     assert resolve("tcp://127.0.0.1") == LOOPBACK
     assert resolve("tcp://lo") == LOOPBACK
     assert resolve("tcp://localhost") == LOOPBACK
-    assert resolve("tcp://10.1.2.3", across_hosts=True) == ipaddress.IPv4Address("10.1.2.3")
+
+
+def test_an_address_that_others_reach(own_address: str) -> None:
+    assert resolve(f"tcp://{own_address}", across_hosts=True) == ipaddress.IPv4Address(own_address)
+
+
+@pytest.mark.parametrize("address", ["198.51.100.7", "255.255.255.255", "127.255.255.255"])
+def test_what_is_no_address_of_this_host_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match=rf"{address}.* is no address of this host: .*name an interface \(.*lo"):
+        resolve(f"tcp://{address}")
 
 
 @pytest.mark.parametrize("bind", ["tcp://0.0.0.0", "tcp://*", "tcp://224.0.0.1", "tcp://127.0.0.1:5555", "tcp://[::1]"])
@@ -39,7 +48,7 @@ def test_loopback_is_refused_where_other_hosts_must_reach_it() -> None:
             resolve(bind, across_hosts=True)
 
 
-def test_what_other_hosts_reach_needs_keys() -> None:
+def test_what_other_hosts_reach_needs_keys(own_address: str) -> None:
     with pytest.raises(ValueError, match="reached by other hosts; give keys"):
-        ZmqNetwork(bind="tcp://10.1.2.3")
-    ZmqNetwork(bind="tcp://10.1.2.3", keys=CurveKeys.make())
+        ZmqNetwork(bind=f"tcp://{own_address}")
+    ZmqNetwork(bind=f"tcp://{own_address}", keys=CurveKeys.make())
