@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from headrace.launch.descriptors import raise_descriptor_limit
 from headrace.launch.environ import check_distinct_devices, child_environment, launcher_environment
 from headrace.launch.job import Job, Outcome
 from headrace.launch.network_settings import NetworkSettings
@@ -77,6 +78,7 @@ class LocalLauncher:
         check_distinct_devices(
             [(plan.name, plan.node, child_environment(environment, plan, offline=True)) for plan in job.processes]
         )
+        raise_descriptor_limit()
         undertaker = Undertaker()
         undertaker.remove_shared_memory(job.run_id)
         network = RunNetwork(

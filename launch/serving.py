@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import uvloop
 
+from headrace.launch.descriptors import raise_descriptor_limit
 from headrace.launch.parent_death import die_with_parent
 from headrace.transport import Runtime
 from headrace.transport.errors import ActorFailed
@@ -26,6 +27,7 @@ log = logging.getLogger("headrace.process")
 def begin(parent_pid: int) -> None:
     """First thing in the process."""
     die_with_parent(parent_pid)
+    raise_descriptor_limit()
     # SIGUSR1 writes the stack of each thread into the log, also while C code keeps the interpreter's lock.
     faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides; see supervisor.py

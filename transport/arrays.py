@@ -67,7 +67,8 @@ def encode_numpy(value: object, frames: list[Frame]) -> list[Any]:
 
 
 def _others_may_write(value: np.ndarray) -> bool:
-    """Whether the memory that `value` looks into can be changed through another array."""
+    """Whether the memory that `value` looks into may be changed by others: anything but an array's own, or bytes'. That
+    a view is read-only says nothing about what it looks into (a bytearray, a mapped file, a tensor)."""
     base = value.base
     if base is not None and value.flags.writeable:
         return True
@@ -75,7 +76,9 @@ def _others_may_write(value: np.ndarray) -> bool:
         if base.flags.writeable:
             return True
         base = base.base
-    return False
+    if isinstance(base, memoryview):
+        base = base.obj
+    return base is not None and not isinstance(base, bytes)
 
 
 def decode_numpy(data: object, frames: Sequence[Frame]) -> np.ndarray:

@@ -104,7 +104,8 @@ class ReceiveBlocks:
         # Before it is opened: opening a terminal or a pipe would have effects.
         if os.readlink(path) != f"/memfd:{_name(owner)} (deleted)":
             raise CorruptFrame(f"descriptor {locator.descriptor} of process {locator.process_id} is not {owner}'s")
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        # A lease on it must not hold this process up.
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             is_sealed = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
             if not is_sealed or os.fstat(descriptor).st_size < _PAGE_BYTES + capacity:

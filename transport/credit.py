@@ -9,6 +9,9 @@ broken connection starts a new epoch with full windows.
 
 from __future__ import annotations
 
+_MAX_TOTAL = (1 << 63) - 1
+"""Nobody sends so much; who only says so has totals that begin anew, and fit the wire."""
+
 
 class SendWindow:
     """What one process may still send to one actor."""
@@ -58,7 +61,7 @@ class ReceiveWindow:
     def consume(self, nbytes: int) -> bool:
         """One message left the mailbox. True: send a grant with the totals now."""
         self.consumed += 1
-        self.consumed_bytes += nbytes
+        self.consumed_bytes = (self.consumed_bytes + nbytes) & _MAX_TOTAL
         if (
             self.consumed - self._announced < self._quarter
             and self.consumed_bytes - self._announced_bytes < self._quarter_bytes

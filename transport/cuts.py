@@ -51,7 +51,7 @@ class Cuts:
     def _gather(self, size: int) -> bool:
         """Make the largest gap between blocks in use the one to cut from. False where it is smaller than `size`, or
         all numbers are in use: nothing has changed then."""
-        used = np.flatnonzero(self._in_use)
+        used = np.flatnonzero(self._in_use.copy())  # another process clears flags meanwhile, which numpy takes ill
         used = used[np.argsort(self._begin[used])]
         begins = np.append(self._end[used][::-1], 0)[::-1]
         ends = np.append(self._begin[used], self._capacity_bytes)

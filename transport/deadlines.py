@@ -16,6 +16,12 @@ _EARLY_S = 1e-4
 """A loop timer may ring a little early by the clock's count."""
 
 
+def check_timeout(timeout_s: float) -> None:
+    """Raise ValueError for what no deadline can be made of. inf is for ever, 0 and less is now."""
+    if timeout_s != timeout_s:
+        raise ValueError("timeout_s must be a number of seconds, got nan")
+
+
 class Deadline:
     """One entry: `ring` is called once at clock time `when_s` unless it is cancelled before."""
 

@@ -49,6 +49,10 @@ class DirectoryState:
         """Live actors of a role by name. Do not change it."""
         return self._roles.get(role, {})
 
+    def incarnations(self) -> set[str]:
+        """The processes in which actors live."""
+        return {record.incarnation for record in (*self._actors.values(), *self._pinned.values())}
+
     def names(self) -> list[str]:
         return sorted(self._actors)
 

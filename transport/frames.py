@@ -9,6 +9,7 @@ Pure functions. Nothing here trusts what came: whatever has another form raises 
 
 from __future__ import annotations
 
+import reprlib
 from enum import IntEnum
 from typing import Any
 
@@ -103,10 +104,15 @@ def check(envelope: Any) -> int:
         kind = envelope[0]
         length, form = _CHECKS[kind]
     except (TypeError, LookupError):
-        raise CorruptFrame(f"an envelope is a list that begins with its kind, got {envelope!r:.80}") from None
+        raise CorruptFrame(f"an envelope is a list that begins with its kind, got {_shown(envelope)}") from None
     if type(envelope) is not list or len(envelope) != length or type(kind) is not int:
-        raise CorruptFrame(f"an envelope of kind {kind!r:.20} has {length - 1} values, got {envelope!r:.80}")
+        raise CorruptFrame(f"an envelope of kind {_shown(kind)} has {length - 1} values, got {_shown(envelope)}")
     if tuple(map(type, envelope[1 : len(form) + 1])) != form:
         types = ", ".join(one.__name__ for one in form)
-        raise CorruptFrame(f"an envelope of kind {kind} holds {types}, got {envelope!r:.80}")
+        raise CorruptFrame(f"an envelope of kind {kind} holds {types}, got {_shown(envelope)}")
     return kind
+
+
+def _shown(value: Any) -> str:
+    """repr recurses as deep as the value is, and what came may be deeper than Python's stack."""
+    return f"{reprlib.repr(value):.80}"

@@ -85,12 +85,16 @@ class Inbound:
             except TransportError as error:
                 self.malformed(error)
             except Exception:  # a defect here must cost one message, not the lane
-                self.counters.malformed += 1
-                self._log.warning("defect", "an envelope of %s could not be handled", link.peer, exc_info=True)
+                self.defect("an envelope of %s could not be handled", link.peer)
 
     def malformed(self, error: TransportError) -> None:
         self.counters.malformed += 1
         self._log.warning("malformed", "dropped what came: %s", error)
+
+    def defect(self, text: str, *values: object) -> None:
+        """What nobody thought of came: counted as malformed, with the traceback in the log."""
+        self.counters.malformed += 1
+        self._log.warning("defect", text, *values, exc_info=True)
 
     def is_oversize(self, frames: Sequence[Frame]) -> bool:
         if sum(map(len, frames)) <= self.limit + HEADER_ROOM_BYTES:

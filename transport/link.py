@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.transport.blocks import Locator
 from headrace.transport.codec import encode, pack
 from headrace.transport.credit import ReceiveWindow, SendWindow
-from headrace.transport.errors import Oversize, TransportError, to_wire
+from headrace.transport.errors import Oversize, TransportError, describe, to_wire
 from headrace.transport.frames import Kind, envelope, header, join, shared
 from headrace.transport.handling import Delivery
 from headrace.transport.mailbox import MailboxBound
@@ -23,6 +24,8 @@ from headrace.transport.shared_arrays import SharedArrays
 
 if TYPE_CHECKING:
     from headrace.transport.system import ActorRecord
+
+logger = logging.getLogger(__name__)
 
 CONTROL_MAX_BYTES = 64 * 1024
 """Larger messages, and those with array frames, take the bulk lane."""
@@ -126,10 +129,10 @@ class Link:
         size = len(payload) + sum(memoryview(frame).nbytes for frame in frames)
         if size > limit:
             raise _oversize(message, size, limit)
-        if credit is not None:
-            credit.spend(size)
         packed = envelope((kind, *values), size, payload)
         place = self.shared.place(frames) if frames else None
+        if credit is not None:
+            credit.spend(size)
         if place is None:
             self._bulk.flush()
             self._send(Lane.BULK, [packed], frames)
@@ -146,6 +149,11 @@ class Link:
     def waiting_bytes(self) -> int:
         """What was collected since the last flush, shared arrays included."""
         return self._control.nbytes + self._bulk.nbytes
+
+    @property
+    def sent_s(self) -> float:
+        """When something was sent last; −inf before."""
+        return max(self._control.last_s, self._bulk.last_s)
 
     def _offer_memory(self, number: int, memory: Locator) -> None:
         packed = pack((Kind.OFFER, number, memory.process_id, memory.descriptor, memory.capacity_bytes))
@@ -219,11 +227,6 @@ class Link:
         for name, received in self._received.items():
             self.post(Kind.GRANT, name, self.peer_epoch, received.consumed, received.consumed_bytes)
 
-    def lane_failed(self, lane: Lane) -> None:
-        """Nothing that was sent on this lane has left."""
-        self._sequence[lane] = 0
-        self.new_epoch()
-
     def peer_began_epoch(self, epoch: int) -> None:
         self.peer_epoch = epoch
         self._received.clear()
@@ -287,6 +290,9 @@ class RemotePort:
             link.post_payload(value, Kind.REPLY, self._call_id, limit=self._limit)
         except TransportError as error:
             link.post(Kind.ERROR, self._call_id, to_wire(error))
+        except Exception as error:  # a defect here must cost one reply, not the actor
+            logger.exception("the reply to call %d of %s could not be sent", self._call_id, link.peer)
+            link.post(Kind.ERROR, self._call_id, to_wire(TransportError(f"no reply could be sent: {describe(error)}")))
 
     def fail(self, error: TransportError) -> None:
         if self._close():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from headrace.transport.bounded_log import BoundedLog
@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_DEAD = 10_000
 _MAX_LINKS = 16_384
+_STRANGER_S = 60.0
 
 
 class Links:
@@ -87,13 +88,35 @@ class Links:
             address = link.address
             link.flush()  # it may hear that it counts as dead
             link.close()
-            if address is not None and self._port is not None and not self._is_used(address):
+            if address is not None and self._port is not None and not self._is_used(address, but=link):
                 self._port.forget(address)
 
-    def _is_used(self, address: Address) -> bool:
-        """Whether another process has bound where a dead one was."""
+    def rest(self, *, members: Set[str]) -> None:
+        """Take back the sockets of those who are none of `members` (incarnations) and have been told nothing for long:
+        who only asked something and went says no goodbye. One that comes back finds its link as it was."""
+        if self._port is None:
+            return
+        until_s = self._clock.time() - _STRANGER_S
+        idle = [
+            link
+            for link in self._links.values()
+            if link.sent_s < until_s and not link.serving and link.peer not in members and link.address is not None
+        ]
+        for link in idle:
+            assert link.address is not None
+            if not self._is_used(link.address, but=link):
+                self._port.forget(link.address)
+        if len(self._links) > _MAX_LINKS // 2:
+            for link in idle:
+                del self._links[link.peer]
+                link.close()
+
+    def _is_used(self, address: Address, *, but: Link) -> bool:
+        """Whether another process has bound where that one was."""
         return any(
-            link.address is not None and link.address.control == address.control for link in self._links.values()
+            link.address is not None and link.address.control == address.control
+            for link in self._links.values()
+            if link is not but
         )
 
     def unreachable(self, lane: Lane, endpoint: str, reason: str) -> None:
@@ -101,7 +124,7 @@ class Links:
         for link in self._links.values():
             if link.address is not None and link.address.endpoint(lane) == endpoint:
                 self._log.warning("unreachable", "%s cannot be reached: %s", endpoint, reason)
-                link.lane_failed(lane)
+                link.new_epoch()  # the numbers go on: a peer that got some of them hears of the gap
                 self._calls.lose(link.peer, f"{endpoint}: {reason}", error=HandshakeFailed)
 
     def forget_actor(self, name: str, incarnation: str) -> None:
@@ -159,29 +182,33 @@ class Links:
         """One network message. Never raises: hostile bytes are counted."""
         if self._port is None:
             return
+        try:
+            self._receive(self._port, lane, frames)
+        except TransportError as error:
+            self._inbound.malformed(error)
+        except Exception:  # a defect here must cost one message, not what stands behind it
+            self._inbound.defect("a message of %d frames could not be read", len(frames))
+
+    def _receive(self, port: Port, lane: Lane, frames: Sequence[Frame]) -> None:
         self.counters.batches += 1
         if len(frames) > 1 and self._inbound.is_oversize(frames):
             return
-        try:
-            source, target, epoch, sequence, envelopes = split(frames[0])
-            if target != self._port.address.incarnation:
-                self.counters.other_incarnation += 1
-                return
-            if source in self._dead:
-                self.counters.dead_sender += 1
-                return
-            link = self._links.get(source) or self._greet(source, envelopes)
-            if (sequence != link.expected[lane] or epoch > link.peer_epoch) and not self._in_order(
-                link, lane, epoch, sequence
-            ):
-                return
-        except TransportError as error:
-            self._inbound.malformed(error)
+        source, target, epoch, sequence, envelopes = split(frames[0])
+        if target != port.address.incarnation:
+            self.counters.other_incarnation += 1
+            return
+        if source in self._dead:
+            self.counters.dead_sender += 1
+            return
+        link = self._links.get(source) or self._greet(source, envelopes)
+        if (sequence != link.expected[lane] or epoch > link.peer_epoch) and not self._in_order(
+            link, lane, epoch, sequence
+        ):
             return
         link.expected[lane] = sequence + 1
         # What follows may say that nobody waits for this one any more.
         self._inbound.handle(
-            link, envelopes, frames[1:], alone=len(envelopes) == 1 and lane is Lane.CONTROL and not self._port.more
+            link, envelopes, frames[1:], alone=len(envelopes) == 1 and lane is Lane.CONTROL and not port.more
         )
 
     def _greet(self, source: str, envelopes: list[Any]) -> Link:

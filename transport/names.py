@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Callable
 
 from headrace.transport.clock import Clock
-from headrace.transport.deadlines import Deadlines
+from headrace.transport.deadlines import Deadlines, check_timeout
 from headrace.transport.directory import DirectoryState
-from headrace.transport.errors import UnknownActor
+from headrace.transport.errors import TransportError, UnknownActor
 from headrace.transport.system import ActorRecord, DirectoryChange
 
 Listener = Callable[[DirectoryChange], None]
@@ -22,6 +22,12 @@ class Names:
         self._deadlines = deadlines
         self._listeners: list[Listener] = []
         self._waiters: list[asyncio.Future[None]] = []
+        self._stopped: Callable[[], TransportError] | None = None
+
+    def stop(self, error: Callable[[], TransportError]) -> None:
+        """Nobody appears any more: what waits, and what would, ends with that error."""
+        self._stopped = error
+        self._wake()
 
     def listen(self, listener: Listener) -> None:
         """`listener` is called with each change from now on, after the state has it, in the order of the directory."""
@@ -31,6 +37,9 @@ class Names:
         """Tell listeners and waiters of a change that the state already holds."""
         for listener in list(self._listeners):
             listener(change)
+        self._wake()
+
+    def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -63,8 +72,11 @@ class Names:
             )
 
     async def _until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        check_timeout(timeout_s)
         when_s = self._clock.time() + timeout_s
         while not condition():
+            if self._stopped is not None:
+                raise self._stopped()
             if self._clock.time() >= when_s:
                 return False
             waiter = asyncio.get_running_loop().create_future()

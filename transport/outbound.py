@@ -13,7 +13,7 @@ from headrace.transport.activity import Activity
 from headrace.transport.calls import Call, Calls
 from headrace.transport.cell import ActorCell
 from headrace.transport.clock import Clock
-from headrace.transport.deadlines import Deadlines
+from headrace.transport.deadlines import Deadlines, check_timeout
 from headrace.transport.directory import role_of
 from headrace.transport.errors import DeadlineExceeded, PeerLost, TransportError
 from headrace.transport.handling import Delivery
@@ -57,6 +57,7 @@ class Outbound:
         self.stopped: Callable[[], TransportError] | None = None
 
     async def ask(self, activity: Activity, name: str, message: object, timeout_s: float) -> Any:
+        check_timeout(timeout_s)
         now_s = self._clock.time()
         kind = type(message)
         ticket = activity.block(role_of(name), name, kind)
@@ -88,6 +89,7 @@ class Outbound:
             activity.unblock(ticket)
 
     async def tell(self, activity: Activity, name: str, message: object, timeout_s: float) -> None:
+        check_timeout(timeout_s)
         record = self._names.state.find(name)
         if record is None or not self._has_room(record):
             ticket = activity.block(role_of(name), name, type(message))
@@ -116,6 +118,7 @@ class Outbound:
     async def stream(
         self, activity: Activity, name: str, message: object, timeout_s: float
     ) -> AsyncGenerator[Any, None]:
+        check_timeout(timeout_s)
         ticket = activity.block(role_of(name), name, type(message))
         try:
             record = await self._wait_for_room(name, timeout_s)

@@ -15,7 +15,7 @@ class Outbox:
     """`send` sends envelopes as one batch, of at most `max_bytes` unless one alone has more; `mark_dirty` has `flush`
     called at the end of the tick."""
 
-    __slots__ = ("_envelopes", "_last_s", "_mark_dirty", "_max_bytes", "_now", "_send", "nbytes")
+    __slots__ = ("_envelopes", "_mark_dirty", "_max_bytes", "_now", "_send", "last_s", "nbytes")
 
     def __init__(
         self,
@@ -30,15 +30,16 @@ class Outbox:
         self._send = send
         self._mark_dirty = mark_dirty
         self._envelopes: list[bytes] = []
-        self._last_s = float("-inf")
+        self.last_s = float("-inf")
+        """when something was put in last"""
         self.nbytes = 0
         """of what waits"""
 
     def put(self, packed: bytes, nbytes: int) -> None:
         """`nbytes`: of the envelope and of what it refers to."""
         now_s = self._now()
-        alone = now_s - self._last_s > _ALONE_S
-        self._last_s = now_s
+        alone = now_s - self.last_s > _ALONE_S
+        self.last_s = now_s
         envelopes = self._envelopes
         if not envelopes:
             if alone:

@@ -61,6 +61,7 @@ logger = logging.getLogger(__name__)
 JOIN_TIMEOUT_S = 60.0
 LEAVE_TIMEOUT_S = 2.0
 FLUSH_S = 1.0
+_REST_EVERY_S = 30.0
 
 
 class Runtime:
@@ -151,11 +152,13 @@ class Runtime:
             await self._agent.join(JOIN_TIMEOUT_S, final=(HandshakeFailed,))
             if heartbeat_s is not None:
                 agent.spawn(self._agent.beat(heartbeat_s), "heartbeat")
+                agent.spawn(self._rest_links(), "idle links")
             return
         self._service = DirectoryService(names=self._names, push=self._push, silence_s=self._silence_s)
         service = self._host(self._service, DIRECTORY)
         if heartbeat_s is not None:
             service.spawn(self._service.watch_silence(heartbeat_s), "silence")
+            agent.spawn(self._rest_links(), "idle links")
 
     @property
     def context(self) -> Context:
@@ -200,8 +203,9 @@ class Runtime:
             await self._stop_actor(cell, reason, grace_s)
         if self._service is None:
             self.context.tell_soon(DIRECTORY, Leave(self.incarnation, reason))
-        self._outbound.stopped = lambda: RuntimeStopped("this runtime has stopped")
-        self._calls.fail_all(lambda: RuntimeStopped("this runtime has stopped"))
+        self._outbound.stopped = _stopped
+        self._names.stop(_stopped)
+        self._calls.fail_all(_stopped)
         for cell in list(self._cells.values()):
             await cell.close(reason)
         await self._links.close(FLUSH_S)
@@ -296,6 +300,11 @@ class Runtime:
     def _is_own(self, cell: ActorCell) -> bool:
         return cell.actor is self._service or cell.actor is self._agent
 
+    async def _rest_links(self) -> None:
+        while True:
+            await self.clock.sleep(_REST_EVERY_S)
+            self._links.rest(members=self._names.state.incarnations())
+
     # --- the event loop -----------------------------------------------------------------------------------------------
 
     def _running_step(self) -> str | None:
@@ -359,3 +368,7 @@ class Runtime:
 
     def _watch(self, cell: ActorCell, role: str) -> None:
         self._watchers.add(cell, role, self._names.state.members(role).values())
+
+
+def _stopped() -> RuntimeStopped:
+    return RuntimeStopped("this runtime has stopped")

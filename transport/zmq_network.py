@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures.thread  # noqa: F401 - else asyncio imports it at the end, perhaps without a descriptor left
-import contextlib
 import functools
 import logging
 import re
@@ -49,6 +48,8 @@ DRAIN_BUDGET = 256
 """Messages taken from one socket before the rest of the event loop gets its turn."""
 
 _COPY_BELOW_BYTES = 64 * 1024
+_HANDSHAKE_MS = 10_000
+"""Who has not shown its key by then is cut off: a stranger holds a descriptor no longer."""
 _IPC = "ipc://"
 _FORGET_LINGER_MS = 200
 _TCP_ENDPOINT = re.compile(r"tcp://(\d{1,3}\.){3}\d{1,3}:[1-9]\d{0,4}", re.ASCII)
@@ -218,6 +219,7 @@ class _LaneSockets:
         self._watches: dict[str, ConnectorWatch] = {}
         self._gates: tuple[ZapHandler, ListenerWatch] | None = None
         if keys is not None:
+            self._pull.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
             keys.serve(self._pull, DOMAIN)
             self._gates = (
                 ZapHandler(self._context, keys.client_public, counters),
@@ -230,10 +232,10 @@ class _LaneSockets:
         fd = self._pull.getsockopt(zmq.FD)
         assert isinstance(fd, int)
         self._fd = fd
-        drain = self._drain_control if self._lane is Lane.CONTROL else self._drain_bulk
-        self._loop.add_reader(fd, drain)
+        read = self._read_control if self._lane is Lane.CONTROL else self._read_bulk
+        self._loop.add_reader(fd, self._drain, read)
         # What arrived between bind and add_reader has consumed the descriptor's first edge.
-        self._loop.call_soon(drain)
+        self._loop.call_soon(self._drain, read)
         bound = self._pull.getsockopt(zmq.LAST_ENDPOINT)
         assert isinstance(bound, bytes)
         return bound.rstrip(b"\0").decode()
@@ -301,32 +303,38 @@ class _LaneSockets:
         _OPEN.discard(self)
         return self._context.term
 
-    def _drain_control(self) -> None:
+    def _drain(self, read: Callable[[], bool]) -> None:
+        """Read until nothing is there, or the rest of the loop has its turn. The descriptor tells only of what comes
+        when nothing was left: a read that fails must not leave anything."""
         if self._fd is None:
             return
-        pull, receive, lane = self._pull, self._receive, self._lane
-        with contextlib.suppress(zmq.Again):
+        is_empty = False
+        try:
             for _ in range(DRAIN_BUDGET):
-                frame = pull.recv(zmq.NOBLOCK)
-                # Asking costs a third of the exception that an empty socket raises.
-                self.more = bool(pull.getsockopt(_EVENTS) & _POLLIN)  # type: ignore[operator]
-                receive(lane, (frame,))
-                if not self.more:
-                    return
-            self._loop.call_soon(self._drain_control)
+                if read():
+                    is_empty = True
+                    break
+        except zmq.Again:
+            is_empty = True
+        finally:
+            if not is_empty:
+                self._loop.call_soon(self._drain, read)
 
-    def _drain_bulk(self) -> None:
-        if self._fd is None:
-            return
-        pull, receive, lane = self._pull, self._receive, self._lane
-        with contextlib.suppress(zmq.Again):
-            for _ in range(DRAIN_BUDGET):
-                part = pull.recv(zmq.NOBLOCK, copy=False)
-                frames = [part.buffer]
-                while part.more:
-                    part = pull.recv(copy=False)  # it is there: a message arrives whole
-                    frames.append(part.buffer)
-                receive(lane, frames)
-                if not pull.getsockopt(_EVENTS) & _POLLIN:  # type: ignore[operator]
-                    return
-            self._loop.call_soon(self._drain_bulk)
+    def _read_control(self) -> bool:
+        """One message. Whether it was the last; raises zmq.Again where there was none."""
+        pull = self._pull
+        frame = pull.recv(zmq.NOBLOCK)
+        # Asking costs a third of the exception that an empty socket raises.
+        self.more = bool(pull.getsockopt(_EVENTS) & _POLLIN)  # type: ignore[operator]
+        self._receive(self._lane, (frame,))
+        return not self.more
+
+    def _read_bulk(self) -> bool:
+        pull = self._pull
+        part = pull.recv(zmq.NOBLOCK, copy=False)
+        frames = [part.buffer]
+        while part.more:
+            part = pull.recv(copy=False)  # it is there: a message arrives whole
+            frames.append(part.buffer)
+        self._receive(self._lane, frames)
+        return not pull.getsockopt(_EVENTS) & _POLLIN  # type: ignore[operator]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +26,8 @@ from headrace.transport import (
     handles,
     message,
 )
+from headrace.transport.network import Lane
+from headrace.transport.zmq_network import DRAIN_BUDGET
 
 
 @message("faults.weights")
@@ -231,6 +234,29 @@ def test_a_chatty_peer_leaves_the_others_their_turn(network: ZmqNetwork, pair: A
                 assert busy.numbers == [-1, *range(20_001)]
             finally:
                 await chatty.stop()
+
+    run(main())
+
+
+def test_a_socket_leaves_the_rest_of_the_loop_its_turn(
+    network: ZmqNetwork, pair: Any, peer: ModuleType, run: Any
+) -> None:
+    """messaging fault 31: what waits in one socket is read in parts, however much it is."""
+
+    async def main() -> None:
+        async with pair(network) as (host, other):
+            received: list[int] = []
+            turns: list[int] = []
+            receive = other._links.receive
+            sockets: Any = other._links._port._lanes[Lane.CONTROL]  # type: ignore[union-attr]
+            sockets._receive = lambda lane, frames: received.append(1) or receive(lane, frames)
+            port: Any = host._links._port
+            for _ in range(5_000):  # batches of nobody's, each counted and dropped
+                port.send(other._links._port.address, Lane.CONTROL, [b"x"])  # type: ignore[union-attr]
+            while len(received) < 5_000:
+                await asyncio.sleep(0)
+                turns.append(len(received))
+            assert max(after - before for before, after in pairwise([0, *turns])) <= 2 * DRAIN_BUDGET
 
     run(main())
 

@@ -126,7 +126,7 @@ def test_a_stranger_at_a_dead_peers_endpoint_gets_no_mail(
     run(main())
 
 
-def test_hundreds_of_peers_and_what_each_costs(tmp_path: Path, peer: ModuleType, run: Any) -> None:
+def test_hundreds_of_peers_and_what_each_costs(tmp_path: Path, run: Any, until: Any) -> None:
     """messaging fault 32: descriptors a peer, counted; and all are given back."""
 
     async def main() -> None:
@@ -145,6 +145,7 @@ def test_hundreds_of_peers_and_what_each_costs(tmp_path: Path, peer: ModuleType,
         assert (now - before) / len(ports) <= 8
         for port in ports:
             host._links._port.forget(port.address)  # type: ignore[union-attr]
+        await until(lambda: len(os.listdir("/proc/self/fd")) - before <= 2 * len(ports))  # the accepting ends
         await asyncio.gather(*(port.close(0.0) for port in ports))
         await host.stop()
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
+import signal
 from collections import deque
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.transport.blocks import MAX_ARRAYS, MAX_BLOCKS, Locator, ReceiveBlocks, SendBlocks
+from headrace.transport.cuts import Cuts
 from headrace.transport.errors import CorruptFrame
 from headrace.transport.network import Frame
 
@@ -220,3 +224,59 @@ def test_a_mapping_is_as_large_as_its_owner_said() -> None:
     with pytest.raises(OSError):
         os.ftruncate(sender.locator.descriptor, PAGE)
     assert mmap.mmap(sender.locator.descriptor, 0).size() == 4 * PAGE
+
+
+def test_blocks_are_freed_by_another_process_while_the_memory_is_cut(tmp_path: Path) -> None:
+    """numpy counts, then fills: flags that went meanwhile raised RuntimeError in whoever sent an array."""
+    flags = np.memmap(tmp_path / "flags", np.uint8, "w+", shape=(MAX_BLOCKS,))
+    child = os.fork()
+    if child == 0:
+        while True:
+            flags[::2] ^= 1
+    try:
+        flags[1::2] = 1
+        cuts = Cuts(MAX_BLOCKS * PAGE, flags)
+        for _ in range(3000):
+            cuts.free_block(2 * PAGE)
+            cuts.free_block(3 * PAGE)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_blocks_in_use_never_overlap(data: st.DataObject) -> None:
+    capacity, num = data.draw(st.integers(4, 40)) * PAGE, data.draw(st.integers(1, 12))
+    flags = np.zeros(num, np.uint8)
+    cuts = Cuts(capacity, flags)
+    held: dict[int, tuple[int, int]] = {}
+    for _ in range(data.draw(st.integers(1, 60))):
+        size = data.draw(st.integers(1, capacity))
+        block = cuts.free_block(size)
+        if block is not None:
+            number, begin = block
+            assert number not in held
+            assert begin + size <= capacity
+            assert all(begin + size <= low or high <= begin for low, high in held.values())
+            held[number], flags[number] = (begin, begin + size), 1
+        for number in data.draw(st.lists(st.sampled_from(sorted(held)), unique=True)) if held else []:
+            del held[number]
+            flags[number] = 0
+    flags[:] = 0
+    assert cuts.free_block(capacity // 2) is not None
+
+
+def test_a_lease_on_the_memory_holds_nobody_up() -> None:
+    """The kernel would have whoever opens it wait for 45 s."""
+    descriptor = os.memfd_create("headrace-me", os.MFD_ALLOW_SEALING)
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # how the kernel asks for the lease back
+    try:
+        os.ftruncate(descriptor, 2 * PAGE)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        with pytest.raises(BlockingIOError):
+            ReceiveBlocks("me", Locator(os.getpid(), descriptor, PAGE))
+    finally:
+        os.close(descriptor)
+        signal.signal(signal.SIGIO, before)

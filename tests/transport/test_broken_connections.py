@@ -128,3 +128,21 @@ def test_insisting_has_an_end(samples):
         assert 20 <= one.clock.time() - began_s <= 35
 
     with_three(body)
+
+
+@pytest.mark.parametrize("lane", Lane)
+def test_a_connection_that_was_given_up_and_comes_back_is_heard(samples, lane):
+    """The numbers of its batches began anew, so that the peer took all that followed for repeated."""
+
+    async def body(network, host, one, other):
+        await other.add(samples.Echo(), "echo/0")
+        for number in range(100):
+            await one.context.ask("echo", samples.Say(str(number)), timeout_s=5)
+            await one.context.ask("echo", samples.Say("x" * 100_000), timeout_s=5)
+        one._links.unreachable(lane, other._links._port.address.endpoint(lane), "three handshakes were broken off")
+        for text in ("a", "b" * 100_000, "c"):
+            reply = await insist(one.context, "echo", samples.Say(text), timeout_s=5, patience_s=5)
+            assert reply == samples.Say(text)
+        assert other._links.counters.repeated == 0
+
+    with_three(body)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import enum
 import math
+import mmap
 import struct
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,9 +19,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from numpy.lib.stride_tricks import as_strided
 
 from headrace.transport import InvalidField, UnknownMessage, WrongVersion, codec, message
+from headrace.transport.arrays import encode_numpy
 from headrace.transport.errors import BadMessage, CorruptFrame
+from headrace.transport.network import Frame
+
+LARGE = 100_000
 
 
 class Colour(enum.StrEnum):
@@ -306,3 +313,49 @@ def test_naming_a_tensor_does_not_import_torch() -> None:
         "assert codec.round_trip(T()) == T()\nassert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def _over_bytes() -> np.ndarray:
+    return np.frombuffer(bytes(LARGE), np.uint8)
+
+
+def _over_a_bytearray() -> tuple[np.ndarray, Callable[[], None]]:
+    memory = bytearray(LARGE)
+    return np.frombuffer(memoryview(memory).toreadonly(), np.uint8), lambda: memory.__setitem__(0, 1)
+
+
+def _strided() -> tuple[np.ndarray, Callable[[], None]]:
+    memory = np.zeros(LARGE, np.uint8)
+    return as_strided(memory, writeable=False), lambda: memory.__setitem__(0, 1)
+
+
+def _mapped() -> tuple[np.ndarray, Callable[[], None]]:
+    memory = mmap.mmap(-1, LARGE)
+    return np.frombuffer(memoryview(memory).toreadonly(), np.uint8), lambda: memory.__setitem__(0, 1)
+
+
+def _of_a_tensor() -> tuple[np.ndarray, Callable[[], None]]:
+    tensor = torch.zeros(LARGE, dtype=torch.uint8)
+    view = tensor.numpy()
+    view.flags.writeable = False
+    return view, lambda: tensor.__setitem__(0, 1)
+
+
+@pytest.mark.parametrize("make", [_over_a_bytearray, _strided, _mapped, _of_a_tensor])
+def test_read_only_views_of_what_others_may_write_are_copied(
+    make: Callable[[], tuple[np.ndarray, Callable[[], None]]],
+) -> None:
+    """A socket may still read the frame when the caller goes on."""
+    array, change = make()
+    frames: list[Frame] = []
+    encode_numpy(array, frames)
+    change()
+    assert array[0] == 1
+    assert not any(frames[0])
+
+
+def test_what_nobody_can_write_is_not_copied() -> None:
+    array = _over_bytes()
+    frames: list[Frame] = []
+    encode_numpy(array[:], frames)
+    assert np.shares_memory(np.frombuffer(frames[0], np.uint8), array)

@@ -16,6 +16,7 @@ from headrace.transport import (
     LoopbackNetwork,
     MailboxBound,
     Runtime,
+    RuntimeStopped,
     UnknownActor,
     WaitQuery,
     WaitReport,
@@ -158,6 +159,51 @@ def test_a_cycle_of_three_over_serial_handlers(samples: SimpleNamespace) -> None
         assert reply.text.endswith("is silent")
         assert host.clock.time() == pytest.approx(7, abs=0.1)
         await other.stop()
+        await host.stop()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("to", ["echo/0", "nobody/0"])
+def test_a_deadline_that_is_no_number_is_refused(to: str, samples: SimpleNamespace) -> None:
+    """One of them stopped the timer of all deadlines of its runtime."""
+
+    async def main() -> None:
+        host, other = await pair()
+        await host.add(samples.Echo(), "echo/0")
+        context, nan = other.context, float("nan")
+        with pytest.raises(ValueError, match="timeout_s must be a number of seconds, got nan"):
+            await context.ask(to, samples.Say("x"), timeout_s=nan)
+        with pytest.raises(ValueError, match="got nan"):
+            await context.tell(to, samples.Say("x"), timeout_s=nan)
+        with pytest.raises(ValueError, match="got nan"):
+            await anext(context.stream(to, samples.Count(3), timeout_s=nan))
+        with pytest.raises(ValueError, match="got nan"):
+            await context.group("nobody").wait_for(1, timeout_s=nan)
+        await other.stop()
+        await host.stop()
+
+    run_virtual(main())
+
+
+def test_who_waits_for_a_name_hears_that_its_runtime_stops(samples: SimpleNamespace) -> None:
+    async def main() -> None:
+        host, other = await pair()
+        context = other.context
+        waits = [
+            asyncio.ensure_future(context.ask("nobody/0", samples.Say("x"), timeout_s=3600)),
+            asyncio.ensure_future(context.tell("nobody/0", samples.Say("x"), timeout_s=3600)),
+            asyncio.ensure_future(anext(context.stream("nobody/0", samples.Count(3), timeout_s=3600))),
+            asyncio.ensure_future(context.group("nobody").wait_for(1, timeout_s=3600)),
+        ]
+        await asyncio.sleep(1)
+        await other.stop()
+        for wait in waits:
+            with pytest.raises(RuntimeStopped):
+                await wait
+        with pytest.raises(RuntimeStopped):
+            await context.ask("nobody/0", samples.Say("x"), timeout_s=3600)
+        assert other.clock.time() < 60
         await host.stop()
 
     run_virtual(main())

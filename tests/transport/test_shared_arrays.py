@@ -19,6 +19,7 @@ from headrace.transport import (
     PeerLost,
     Runtime,
     StreamNetwork,
+    TransportError,
     ZmqNetwork,
     handles,
     run_virtual,
@@ -239,3 +240,38 @@ def test_nothing_is_left_of_runtimes_that_stopped(samples):
 def test_a_size_that_cannot_be(make, num_bytes):
     with pytest.raises(ValueError, match="shared_memory_bytes must be from 0"):
         make(shared_memory_bytes=num_bytes)
+
+
+class TestADefectOfSharedMemory:
+    """Whatever it raises costs the message that met it: no credit, and not the actor that replied."""
+
+    def test_of_the_sender(self, samples, monkeypatch):
+        async def body(network, host, other):
+            await host.add(samples.Echo(), "echo/0")
+            await warm(samples, other)
+            with monkeypatch.context() as broken:
+                broken.setattr(SharedArrays, "place", lambda self, frames: 1 / 0)
+                for _ in range(2_000):
+                    with pytest.raises(ZeroDivisionError):
+                        await other.context.tell("echo", an_array(samples, 1))
+            await there_and_back(samples, other, 7)
+
+        with_two(body)
+
+    def test_of_the_replier(self, samples, monkeypatch):
+        async def body(network, host, other):
+            await host.add(samples.Echo(), "echo/0")
+            await warm(samples, other)
+            place = SharedArrays.place
+            with monkeypatch.context() as broken:
+                broken.setattr(
+                    SharedArrays,
+                    "place",
+                    lambda self, frames: 1 / 0 if self._own == host.incarnation else place(self, frames),
+                )
+                with pytest.raises(TransportError, match="no reply could be sent: ZeroDivisionError"):
+                    await there_and_back(samples, other, 3)
+            assert not host.failed.done()
+            await there_and_back(samples, other, 7)
+
+        with_two(body)

@@ -123,8 +123,17 @@ class ConnectorWatch(_Monitor):
 def _peer_of(descriptor: int) -> str:
     """Host and port at the other end of libzmq's descriptor, which may have been closed in the meantime."""
     try:
-        with socket.socket(fileno=os.dup(descriptor)) as connection:
-            host, port = connection.getpeername()[:2]
-            return f"{host}:{port}"
-    except (OSError, ValueError):
+        copy = os.dup(descriptor)
+    except OSError:
         return "?"
+    try:
+        connection = socket.socket(fileno=copy)
+    except OSError:  # the number is something else's by now
+        os.close(copy)
+        return "?"
+    with connection:
+        try:
+            host, port = connection.getpeername()[:2]
+        except (OSError, ValueError):
+            return "?"
+        return f"{host}:{port}"

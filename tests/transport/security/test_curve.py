@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import zmq
 
 from headrace.transport import CurveKeys, HandshakeFailed, PeerLost, Runtime, ZmqNetwork
 from headrace.transport.security.counters import HandshakeCounters
-from headrace.transport.security.handshakes import ConnectorWatch
+from headrace.transport.security.handshakes import ConnectorWatch, _peer_of
 from headrace.transport.security.zap import DOMAIN
 
 TCP = "tcp://127.0.0.1"
@@ -204,3 +205,13 @@ def test_an_oversize_frame_cuts_the_connection_and_harms_nobody(samples: SimpleN
         await host.stop()
 
     run(main())
+
+
+def test_a_descriptor_that_became_something_else_leaks_nothing() -> None:
+    reader, writer = os.pipe()
+    before = len(os.listdir("/proc/self/fd"))
+    assert [_peer_of(reader) for _ in range(20)] == ["?"] * 20
+    assert len(os.listdir("/proc/self/fd")) == before
+    os.close(reader)
+    os.close(writer)
+    assert _peer_of(reader) == "?"

@@ -6,6 +6,7 @@ Each was found by reading or fuzzing; the frames are given as values, which fixe
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,16 +24,18 @@ from headrace.transport import (
     Refused,
     RemoteError,
     Runtime,
+    StreamNetwork,
     ZmqNetwork,
     handles,
     run_virtual,
 )
+from headrace.transport import links as links_module
 from headrace.transport.errors import PeerLost, TransportError, from_wire, to_wire
 from headrace.transport.links import Links
 from headrace.transport.network import Address, Lane
 from headrace.transport.system import ActorRecord
 
-HELLO, ASK, REPLY, ERROR, CANCEL, GRANT = 0, 1, 3, 4, 7, 8
+HELLO, ASK, TELL, REPLY, ERROR, CANCEL, GRANT = 0, 1, 2, 3, 4, 7, 8
 
 Send = Callable[..., None]
 
@@ -259,3 +262,102 @@ def test_an_error_of_any_size_fits_the_control_lane() -> None:
     wire = to_wire(error)
     assert len(msgpack.packb(wire)) < CONTROL_MAX_FRAME_BYTES - 64 * 1024
     assert type(from_wire(wire)) is PeerLost
+
+
+def test_what_is_nested_deeper_than_pythons_stack_is_counted(samples: SimpleNamespace) -> None:
+    """repr of it raised RecursionError out of the lane's drain, whose descriptor tells nothing a second time."""
+    deep: list[Any] = []
+    for _ in range(1_010):
+        deep = [deep]
+
+    async def body(host: Runtime, send: Send, links: Links) -> None:
+        send(deep, sequence=0, source="stranger")
+        send(hello(), deep, [ASK, 1, "echo/0", True, 20, deep], sequence=0)
+        assert links.counters.malformed == 2
+        send([ASK, 2, "echo/0", True, 20, ["test.say", 1, {"text": "behind it"}]], sequence=1)
+        await asyncio.sleep(0.1)
+        echo: Any = host._cells["echo/0"].actor
+        assert echo.heard == [samples.Say("behind it")]
+
+    run_virtual(with_peer(body, samples))
+
+
+@pytest.mark.parametrize("make", [ZmqNetwork, StreamNetwork])
+def test_what_stands_behind_a_message_that_cannot_be_read_is_read(
+    make: Callable[[], Network], samples: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """messaging fault 28: even one that meets a defect of ours costs nothing but itself."""
+    split = links_module.split
+
+    def defective(frame: Any) -> Any:
+        if bytes(frame) == b"poison":
+            raise RecursionError("nobody thought of this one")
+        return split(frame)
+
+    monkeypatch.setattr(links_module, "split", defective)
+
+    async def main() -> None:
+        network = make()
+        host = Runtime(network)
+        await host.start()
+        await host.add(samples.Echo(), "echo/0")
+        other = Runtime(network, directory=host.address)
+        await other.start()
+        port: Any = other._links._port
+        for lane in Lane:
+            for number in range(5):
+                port.send(host._links._port.address, lane, [b"poison"])  # type: ignore[union-attr]
+                if lane is Lane.CONTROL:
+                    reply = await other.context.ask("echo", samples.Say(str(number)), timeout_s=10)
+                    assert reply == samples.Say(str(number))
+        await samples.until(lambda: host._links.counters.malformed == 10)
+        await other.stop()
+        await host.stop()
+
+    asyncio.run(main())
+
+
+def test_totals_that_nobody_can_have_sent_fail_no_actor(samples: SimpleNamespace) -> None:
+    """65,536 messages that claimed 2^48 bytes each made a grant of more than 64 bits, whose error failed the actor."""
+
+    async def body(host: Runtime, send: Send, links: Links) -> None:
+        say = ["test.say", 1, {"text": "x"}]
+        send(hello(), *[[TELL, "echo/0", True, 1 << 48, say]] * 10, sequence=0)
+        received = links._links["evil"]._received["echo/0"]
+        assert received.consumed_bytes == 10 << 48
+        received.consumed_bytes = (1 << 63) - 1
+        send(*[[TELL, "echo/0", True, 1 << 20, say]] * 300, sequence=1)
+        await asyncio.sleep(0.1)
+        assert len(host._cells["echo/0"].actor.heard) == 300  # type: ignore[attr-defined]
+
+    run_virtual(with_peer(body, samples))
+
+
+def test_strangers_who_went_leave_no_sockets_and_may_come_back(samples: SimpleNamespace, tmp_path: Path) -> None:
+    async def main() -> None:
+        network = ZmqNetwork(ipc_folder=str(tmp_path), heartbeat_s=None)
+        host = Runtime(network)
+        await host.start()
+        await host.add(samples.Echo(), "echo/0")
+        callers = []
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(10):
+            caller = Runtime(network, directory=host.address)
+            await caller.start()
+            await caller.context.ask("echo", samples.Say("once"), timeout_s=10)
+            callers.append(caller)
+        port: Any = host._links._port
+        assert len(port._lanes[Lane.CONTROL]._push) == 10
+        host._links.rest(members=host._names.state.incarnations())
+        assert len(port._lanes[Lane.CONTROL]._push) == 10, "they were told something a moment ago"
+        for link in host._links._links.values():
+            link._control.last_s = link._bulk.last_s = float("-inf")
+        host._links.rest(members=host._names.state.incarnations() | {callers[0].incarnation})
+        assert len(port._lanes[Lane.CONTROL]._push) == 1
+        for caller in callers:
+            assert await caller.context.ask("echo", samples.Say("again"), timeout_s=10) == samples.Say("again")
+            await caller.stop()
+        assert len(os.listdir("/proc/self/fd")) - before < 60
+        await host.stop()
+
+    asyncio.run(main())
