@@ -274,7 +274,9 @@ def test_a_lease_on_the_memory_holds_nobody_up() -> None:
     try:
         os.ftruncate(descriptor, 2 * PAGE)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        writable, descriptor = descriptor, os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY)
+        os.close(writable)  # no lease is given beside one that may write
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         with pytest.raises(BlockingIOError):
             ReceiveBlocks("me", Locator(os.getpid(), descriptor, PAGE))
     finally:
