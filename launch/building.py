@@ -23,6 +23,9 @@ def build(config: Mapping[str, Any], key: str) -> tuple[Any, list[Problem]]:
         return instantiate(dict(config), _convert_="all"), []
     except InstantiationException as error:
         return None, [_refusal(config, key, error)]
+    except SystemExit as error:
+        fix = f"it called sys.exit({error.code!r}); raise an error that says what is wrong"
+        return None, [Problem(key, shorten(config["_target_"]), "a constructor that returns", fix)]
 
 
 def _refusal(config: Mapping[str, Any], key: str, error: InstantiationException) -> Problem:

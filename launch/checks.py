@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.launch.problems import Problem, did_you_mean, listing, shorten
 from headrace.launch.start_order import DEFAULT_ORDER
-from headrace.launch.topology import ProcessPlan, count_actors, roles_of
+from headrace.launch.topology import ProcessPlan, count_actors
 
 NEEDED_ROLES = ("dispatcher", "environment", "generator", "grader", "learner", "parameter_server")
 SINGLE_ROLES = ("dispatcher", "learner", "parameter_server", "monitor")
@@ -64,9 +64,11 @@ def publications_within_lag(config: Mapping[str, Any]) -> list[Problem]:
     if values is None:
         return []
     every, lag = values
-    if 1 <= every <= lag + 1:
+    if every < 1:
+        return [Problem("weights.every_steps", shorten(every), "an integer >= 1", "use 1 for each step")]
+    if every <= lag + 1:
         return []
-    fix = f"lower weights.every_steps, or set staleness.max_lag_versions={int(max(every, 1)) - 1}"
+    fix = f"lower weights.every_steps, or set staleness.max_lag_versions={int(every) - 1}"
     return [
         Problem("weights.every_steps", shorten(every), f"1 to staleness.max_lag_versions + 1 = {int(lag) + 1}", fix)
     ]
@@ -139,13 +141,18 @@ def enough_held_out(config: Mapping[str, Any]) -> list[Problem]:
     return problems
 
 
-def restart_names_roles(config: Mapping[str, Any]) -> list[Problem]:
-    """A name that is no role would silently never be restarted. Built-in roles may be absent."""
-    restart = value_at(config, "launch.restart")
-    known = {*roles_of(config), *DEFAULT_ORDER}
+def launcher_names_roles(config: Mapping[str, Any]) -> list[Problem]:
+    """A name that is no role would silently never be restarted, or have no place in the order. Built-in roles may be
+    absent."""
+    nodes = value_at(config, "topology.nodes")
+    contents = nodes.values() if isinstance(nodes, Mapping) else ()
+    placed = [content.get("actors") for content in contents if isinstance(content, Mapping)]
+    known = {*DEFAULT_ORDER, *(str(role) for actors in placed if isinstance(actors, Mapping) for role in actors)}
+    named = {key: value_at(config, key) for key in ("launch.restart", "launch.start_order")}
     return [
-        Problem("launch.restart", shorten(role), listing(known), did_you_mean(str(role), known, "name a role, or []"))
-        for role in (restart if isinstance(restart, list) else [])
+        Problem(key, shorten(role), listing(known), did_you_mean(str(role), known, "name a role, or []"))
+        for key, names in named.items()
+        for role in (names if isinstance(names, list) else [])
         if role not in known
     ]
 
@@ -159,7 +166,7 @@ RULES: tuple[Callable[[Mapping[str, Any]], list[Problem]], ...] = (
     samplable,
     one_seed_for_all,
     enough_held_out,
-    restart_names_roles,
+    launcher_names_roles,
 )
 
 

@@ -22,6 +22,7 @@ from headrace.launch.console import Console
 from headrace.launch.job import EXIT_BAD_CONFIG, EXIT_CODES
 from headrace.launch.problems import ConfigError
 from headrace.launch.run_folder import find_run
+from headrace.transport.errors import TransportError
 
 RUNS = Path("runs")
 
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"headrace: {_in_words(error)}", file=sys.stderr)
         return EXIT_CODES["failed"]
-    except ValueError as error:
+    except (ValueError, TransportError) as error:
         print(f"headrace: {error}", file=sys.stderr)
         return EXIT_CODES["failed"]
 

@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -85,6 +85,11 @@ def compose_config(
             raise ConfigError(wrong)
         try:
             return Composed(compose(config_name, [*search, *overrides]), tuple(overrides))
+        except MissingConfigException as error:
+            if error.missing_cfg_file == config_name:
+                fix = "the root of a configuration of your own lies in a --config-dir"
+                raise ConfigError([Problem("--config-name", repr(config_name), CONFIG_NAME, fix)]) from error
+            raise ConfigError(_unknown_keys(parsed, search, config_name) or [_hydra_problem(error)]) from error
         except (HydraException, OmegaConfBaseException) as error:
             problems = _unknown_keys(parsed, search, config_name)
             raise ConfigError(problems or [_hydra_problem(error)]) from error
@@ -228,7 +233,9 @@ def _hydra_problem(error: Exception, key: str = "") -> Problem:
         return Problem(merging[1], merging[2], "a value of the kind that stands there", cause)
     known = [line.strip() for line in rest.splitlines() if line.strip() and "/" not in line and ":" not in line]
     name = (first.split("'")[-2:-1] or [""])[0]  # the last quoted word: "In 'launch': Could not find 'experiment/x'"
-    wanted = name.rpartition("/")[2]
+    group, _, wanted = name.rpartition("/")
+    if group:
+        key, first = key or group, repr(wanted)
     advice = " ".join(rest.partition("Config search path")[0].split())
     fix = did_you_mean(wanted, known, advice or "see docs/configuration.md")
     return Problem(key or name or "the configuration", first, listing(known) if known else "what configs/ holds", fix)

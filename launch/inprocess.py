@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import signal
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Coroutine, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
+from headrace.launch.ending_signals import on_ending_signals, outcome_of
 from headrace.launch.environ import launcher_environment, library_settings, set_for_this_process
 from headrace.launch.for_console import packages_of
 from headrace.launch.job import Job, Outcome
@@ -54,6 +53,8 @@ class InProcessLauncher:
     ) -> None:
         if clock not in get_args(Clock):
             raise ValueError(f"launch.clock must be one of {', '.join(get_args(Clock))}, got {clock!r}")
+        if schedule_seed is not None and schedule_seed < 0:
+            raise ValueError(f"launch.schedule_seed must be >= 0 or null, got {schedule_seed}")
         if schedule_seed is not None and clock != "virtual":
             raise ValueError(
                 f"launch.schedule_seed needs launch.clock=virtual, got clock={clock} and seed {schedule_seed}; "
@@ -75,7 +76,7 @@ class InProcessLauncher:
         schedule = None if self._schedule_seed is None else Schedule(self._schedule_seed)
         run = OneLoop(job, schedule, encode_local=self._encode_local, max_wall_s=self._max_wall_s)
         try:
-            with _signals(run.interrupt):
+            with on_ending_signals(lambda number: run.interrupt(outcome_of(number))):
                 if self._clock == "virtual":
                     main = run.main(self._start_order)
                     return await asyncio.to_thread(run_virtual, main, schedule=schedule)
@@ -154,20 +155,3 @@ def _in(process: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     context = contextvars.copy_context()
     context.run(PROCESS.set, process)
     return asyncio.get_running_loop().create_task(work, name=process, context=context)
-
-
-@contextmanager
-def _signals(finish: Callable[[Outcome], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM end the run, where this loop takes signals (a loop of the main thread, in real time)."""
-    loop = asyncio.get_running_loop()
-    taken: list[signal.Signals] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        outcome = Outcome("interrupted" if number is signal.SIGINT else "terminated", f"{number.name} to the launcher")
-        with suppress(NotImplementedError, RuntimeError, ValueError):
-            loop.add_signal_handler(number, finish, outcome)
-            taken.append(number)
-    try:
-        yield
-    finally:
-        for number in taken:
-            loop.remove_signal_handler(number)

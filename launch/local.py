@@ -4,12 +4,11 @@ launch=local."""
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.launch.descriptors import raise_descriptor_limit
+from headrace.launch.ending_signals import on_ending_signals
 from headrace.launch.environ import check_distinct_devices, child_environment, launcher_environment
 from headrace.launch.job import Job, Outcome
 from headrace.launch.network_settings import NetworkSettings
@@ -73,7 +72,7 @@ class LocalLauncher:
         )
 
     async def launch(self, job: Job) -> Outcome:
-        """See job.Launcher. Takes over SIGINT and SIGTERM while it runs."""
+        """See job.Launcher. Takes over SIGINT, SIGTERM and SIGHUP while it runs."""
         environment = launcher_environment()
         check_distinct_devices(
             [(plan.name, plan.node, child_environment(environment, plan, offline=True)) for plan in job.processes]
@@ -110,7 +109,7 @@ class LocalLauncher:
             job, self._settings, directory=runtime.directory, agents=agents if len(nodes) > 1 else None
         )
         runtime.failed.add_done_callback(lambda failed: _runtime_failed(supervisor, failed))
-        with _signals(supervisor.interrupt):
+        with on_ending_signals(supervisor.interrupt):
             try:
                 await runtime.add(supervisor, NAME)
                 if len(nodes) == 1:
@@ -127,15 +126,3 @@ def _runtime_failed(supervisor: Supervisor, failed: asyncio.Future[Any]) -> None
     error = None if failed.cancelled() else failed.exception()
     if error is not None:
         supervisor.finish(launcher_failure("an actor of the launcher", error))
-
-
-@contextmanager
-def _signals(interrupt: Callable[[signal.Signals], None]) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupt, number)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)

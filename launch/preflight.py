@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,11 @@ from headrace.launch.building import build
 from headrace.launch.checks import check_counts, check_values, value_at
 from headrace.launch.numbers import check_numbers
 from headrace.launch.parent_death import die_with_parent
-from headrace.launch.preflight_result import RESULT
+from headrace.launch.preflight_result import BUILDING, RESULT
 from headrace.launch.problems import Problem, shorten
 from headrace.launch.run_folder import read_config, write_json
 from headrace.launch.schema import check_targets, find_target
-from headrace.launch.surroundings import check_devices, check_folders, check_models
+from headrace.launch.surroundings import check_devices, check_folders, check_journal, check_models
 from headrace.launch.topology import count_actors, plan_topology, roles_of
 from headrace.transport import Actor
 
@@ -35,16 +35,20 @@ log = logging.getLogger("headrace.preflight")
 NUM_TASKS_TRIED = 8
 
 
-def check_config(config: Mapping[str, Any]) -> list[Problem]:
-    """Every problem that can be found without preparing the model. Imports the classes that the configuration names."""
+def check_config(
+    config: Mapping[str, Any], building: Callable[[str, str], None] = lambda key, target: None
+) -> list[Problem]:
+    """Every problem that can be found without preparing the model. Imports the classes that the configuration names;
+    `building` is told of each before it is made."""
     processes, problems = plan_topology(config.get("topology") or {}, roles_of(config))
     counts = [] if problems else check_counts(processes, config)
     found = [*problems, *check_numbers(config), *check_values(config), *counts, *check_targets(config)]
-    found += [*check_folders(config), *check_devices(config, processes)]
+    found += [*check_folders(config), *check_journal(config), *check_devices(config, processes)]
     placed = count_actors(processes)
     broken = {problem.key.partition(".")[0] for problem in found}
     for role in sorted(placed):
         if role not in broken:
+            building(role, config[role]["_target_"])
             found += _check_role(config[role], role)
     return _without_echoes(found)
 
@@ -58,12 +62,15 @@ def _check_role(config: Mapping[str, Any], role: str) -> list[Problem]:
 
 
 def _without_echoes(problems: list[Problem]) -> list[Problem]:
-    """A node that is interpolated to several places has its problem once: the shortest key is the one that a user
-    sets."""
+    """A key has one problem, the first that was found; a node that is interpolated to several places has its problem
+    once: the shortest key is the one that a user sets."""
+    of_key: dict[str, Problem] = {}
+    for problem in problems:
+        of_key.setdefault(problem.key, problem)
     unique: dict[tuple[str, str, str, str], Problem] = {}
-    for problem in sorted(problems, key=lambda p: p.key.count(".")):
+    for problem in sorted(of_key.values(), key=lambda p: p.key.count(".")):
         unique.setdefault((problem.key.rpartition(".")[2], problem.given, problem.allowed, problem.fix), problem)
-    return [problem for problem in problems if problem in unique.values()]
+    return [problem for problem in of_key.values() if problem in unique.values()]
 
 
 def prepare_model(config: Mapping[str, Any], folder: Path) -> list[Problem]:
@@ -126,11 +133,13 @@ def main() -> None:
     die_with_parent(parent_pid)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     config = read_config(folder)
-    problems = check_config(config)
+    result = folder / RESULT
+    problems = check_config(config, lambda key, target: write_json(result, {BUILDING: key, "given": repr(target)}))
+    result.unlink(missing_ok=True)
     problems = problems or prepare_model(config, folder) or check_models(config, folder / "model")
     fingerprint, found = (None, []) if problems else try_tasks(config)
     problems += found
-    write_json(folder / RESULT, {"problems": [p.to_json() for p in problems], "data_hash": fingerprint})
+    write_json(result, {"problems": [p.to_json() for p in problems], "data_hash": fingerprint})
 
 
 if __name__ == "__main__":

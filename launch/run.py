@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import sys
 import time
@@ -20,18 +19,28 @@ from headrace.launch.building import build
 from headrace.launch.child import Child
 from headrace.launch.compose import Composed
 from headrace.launch.console import Console
+from headrace.launch.ending_signals import on_ending_signals
 from headrace.launch.environ import launcher_environment
 from headrace.launch.job import EXIT_CODES, Job, Launcher, Outcome
 from headrace.launch.logs import LogTail, last_lines
-from headrace.launch.preflight_result import RESULT
-from headrace.launch.problems import ConfigError, Problem
+from headrace.launch.preflight_result import BUILDING, RESULT
+from headrace.launch.problems import ConfigError, Problem, listing, shorten
 from headrace.launch.provenance import provenance
-from headrace.launch.run_folder import RUN_NAME, create_run_folder, is_run_name, point_latest, write_config, write_json
+from headrace.launch.run_folder import (
+    RUN_NAME,
+    create_run_folder,
+    is_run_name,
+    point_latest,
+    remove_run_folder,
+    write_config,
+    write_json,
+)
 from headrace.launch.schema import check_targets
 from headrace.launch.shared_memory import remove_leftovers, run_id
 from headrace.launch.topology import plan_topology, roles_of
 
 POLL_S = 0.1
+RUN_KEYS = ("name", "root")
 
 
 def prepare_folder(composed: Composed, now: datetime) -> tuple[Path, dict[str, Any]]:
@@ -39,6 +48,11 @@ def prepare_folder(composed: Composed, now: datetime) -> tuple[Path, dict[str, A
     draft = composed.resolve(dir="?", id="?")
     run = draft.get("run") or {}
     root, name = run.get("root", "runs"), run.get("name", "run")
+    given = composed.config.get("run") or {}
+    unknown = [str(key) for key in given if key not in RUN_KEYS]
+    if unknown:
+        fix = "the launcher chooses the others; remove it"
+        raise ConfigError([Problem(f"run.{key}", shorten(given[key]), listing(RUN_KEYS), fix) for key in unknown])
     if not isinstance(root, str) or not root:
         raise ConfigError([Problem("run.root", repr(root), "the path of a folder", "for example run.root=runs")])
     if not isinstance(name, str) or not is_run_name(name):
@@ -63,10 +77,10 @@ async def run_job(composed: Composed, console: Console, argv: Sequence[str]) -> 
         launcher = make_launcher(config)
         found = await preflight(folder, console)
     except ConfigError as error:
-        shutil.rmtree(folder)
+        remove_run_folder(folder)
         raise ConfigError(composed.at_origins(error.problems)) from error
     except BaseException:
-        shutil.rmtree(folder)
+        remove_run_folder(folder)
         raise
     console.keep(folder / "logs" / "console.log")
     console.say(f"run folder {folder}")
@@ -118,8 +132,8 @@ def make_launcher(config: dict[str, Any]) -> Launcher:
 
 
 async def preflight(folder: Path, console: Console) -> dict[str, Any]:
-    """Check the configuration and prepare the model in a child process. Raises ConfigError; KeyboardInterrupt or, for
-    SIGTERM, SystemExit where it is stopped."""
+    """Check the configuration and prepare the model in a child process. Raises ConfigError, ChildProcessError where
+    the child ends without a word; KeyboardInterrupt or, for another signal, SystemExit where it is stopped."""
     log = folder / "logs" / "preflight.log"
     tail = LogTail("preflight", log, console.line)
     child = Child(
@@ -128,26 +142,24 @@ async def preflight(folder: Path, console: Console) -> dict[str, Any]:
         log=log,
     )
     console.say("preflight: checking the configuration and preparing the model")
-    loop = asyncio.get_running_loop()
     stopped_by: list[signal.Signals] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped_by.append, number)
     try:
-        while not child.ended.done() and not stopped_by:
-            await asyncio.wait([child.ended], timeout=POLL_S)
-            tail.poll()
+        with on_ending_signals(stopped_by.append):
+            while not child.ended.done() and not stopped_by:
+                await asyncio.wait([child.ended], timeout=POLL_S)
+                tail.poll()
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
         child.kill()
         tail.drain()
     if stopped_by:
         raise KeyboardInterrupt if stopped_by[0] is signal.SIGINT else SystemExit(EXIT_CODES["terminated"])
-    result = folder / RESULT
-    if child.ended.result() != 0 or not result.is_file():
-        text = f"the preflight process ended with code {child.ended.result()}; its last lines:\n{last_lines(log)}"
-        raise RuntimeError(text)
-    found: dict[str, Any] = json.loads(result.read_text())
+    result, code = folder / RESULT, child.ended.result()
+    found: dict[str, Any] = json.loads(result.read_text()) if result.is_file() else {}
+    if BUILDING in found:  # it ended there
+        fix = f"it ended its process with code {code}; its last lines:\n{last_lines(log)}"
+        raise ConfigError([Problem(found[BUILDING], found["given"], "a constructor that returns", fix)])
+    if code != 0 or not found:
+        raise ChildProcessError(f"the preflight process ended with code {code}; its last lines:\n{last_lines(log)}")
     if found["problems"]:
         raise ConfigError([Problem(**problem) for problem in found["problems"]])
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -40,6 +41,16 @@ def create_run_folder(root: Path, name: str, now: datetime) -> Path:
         (folder / "logs").mkdir()
         return folder
     raise FileExistsError(f"{day} holds 10,000 runs of this second; choose another run.name or run.root")
+
+
+def remove_run_folder(folder: Path) -> None:
+    """Nothing of a run that did not come about stays, nor the folders above it that were made for it alone."""
+    shutil.rmtree(folder)
+    for parent in (folder.parent, folder.parent.parent):
+        try:
+            parent.rmdir()
+        except OSError:  # other runs are in it
+            return
 
 
 def point_latest(root: Path, folder: Path) -> None:

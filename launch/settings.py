@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from headrace.launch.start_order import DEFAULT_ORDER
 from headrace.launch.supervisor_state import RestartPolicy
 
+LEAST_SILENCE_S = 3.0
+
 
 @dataclass(frozen=True, slots=True)
 class SupervisorSettings:
@@ -29,6 +31,11 @@ class SupervisorSettings:
         for name in ("drain_timeout_s", "stop_stagger_s", "silence_s", "lag_warn_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"launch.{name} must be > 0 seconds, got {getattr(self, name)}")
+        if self.silence_s < LEAST_SILENCE_S:
+            raise ValueError(
+                f"launch.silence_s must be >= {LEAST_SILENCE_S:g} seconds, got {self.silence_s:g}: processes give a "
+                "sign each second, later where they are busy"
+            )
 
     @property
     def agent_policy(self) -> RestartPolicy:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.actors.messages import Accepted, RunFinished
+from headrace.launch.ending_signals import outcome_of
 from headrace.launch.for_console import packages_of
 from headrace.launch.job import Job, Outcome
 from headrace.launch.log_follower import LogFollower
@@ -126,14 +127,12 @@ class Supervisor(Actor):
         self._logs.drain_all()
 
     def interrupt(self, number: signal.Signals) -> None:
-        """SIGINT or SIGTERM to the launcher: the first ends the run in order, the second at once."""
+        """A signal to the launcher: the first ends the run in order, the second at once."""
         if self._end.done():
             self._console.say(f"{number.name} again: stopping at once")
             self._hurry = True
             self._changed.set()
-        self.finish(
-            Outcome("interrupted" if number is signal.SIGINT else "terminated", f"{number.name} to the launcher")
-        )
+        self.finish(outcome_of(number))
 
     def finish(self, outcome: Outcome) -> None:
         """The run ends so, unless it is ending already."""

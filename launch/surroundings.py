@@ -35,6 +35,20 @@ def check_folders(config: Mapping[str, Any]) -> list[Problem]:
     return problems
 
 
+def check_journal(config: Mapping[str, Any]) -> list[Problem]:
+    """One that is there is gone on from: whether it can be, is better known before anything starts."""
+    path = _text(config, "dispatcher.ledger_path")
+    if not path or not Path(path).expanduser().exists():
+        return []
+    from headrace.actors.dispatcher.journal import Journal, JournalDamaged
+
+    try:
+        Journal(path).close()
+    except (JournalDamaged, OSError) as error:
+        return [Problem("dispatcher.ledger_path", repr(path), "a journal that can be gone on from", str(error))]
+    return []
+
+
 def _try_to_write(folder: Path) -> None:
     """Leaves nothing behind: the folder itself is its actor's to make."""
     while not folder.exists() and folder != folder.parent:

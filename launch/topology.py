@@ -69,6 +69,8 @@ def plan_topology(topology: object, roles: set[str]) -> tuple[tuple[ProcessPlan,
     nodes = topology.get("nodes") if isinstance(topology, Mapping) else None
     if not isinstance(nodes, Mapping) or not nodes:
         return (), (Problem("topology.nodes", shorten(nodes), "a mapping of node names", "choose a topology=…"),)
+    assert isinstance(topology, Mapping)
+    problems += _unknown_keys(topology, ("nodes",), "topology")
     for node, content in nodes.items():
         key = f"topology.nodes.{node}"
         if not isinstance(content, Mapping):
@@ -120,6 +122,10 @@ def _unknown_keys(given: Mapping[str, object], known: tuple[str, ...], key: str)
 def _device_problems(devices: object, key: str) -> list[Problem]:
     if not isinstance(devices, list):
         return [Problem(key, shorten(devices), "a list of device ids", "write it as [0, 1, …]")]
+    if not all(type(d) in (int, str) and not str(d).startswith("-") for d in devices):
+        return [
+            Problem(key, shorten(devices), "ids: integers >= 0, or texts (a GPU's UUID)", "write them as [0, 1, …]")
+        ]
     if len({str(d) for d in devices}) != len(devices):
         return [Problem(key, shorten(devices), "distinct device ids", "name each device once")]
     return []
@@ -141,6 +147,8 @@ def _placement(node: str, role: str, line: object, roles: set[str]) -> tuple[Pla
     if not isinstance(variables, Mapping):
         fix = "write environment: {NAME: value}"
         problems.append(Problem(f"{key}.environment", shorten(variables), "a mapping of variables", fix))
+    elif not all(type(value) in (str, int, float) for value in variables.values()):
+        problems.append(Problem(f"{key}.environment", shorten(variables), "texts or numbers", "quote each value"))
     if problems:
         return None, problems
     environment = {str(k): str(v) for k, v in variables.items()}

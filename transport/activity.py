@@ -112,6 +112,11 @@ class Activity:
             del self._work[ticket]
             self._working_s[label] = self._working_s.get(label, 0.0) + self.end() - began_s
 
+    def on_next_end(self, call: Callable[[], None]) -> None:
+        """Call it once the step under way has ended."""
+        self._slow_step_s = float("-inf")
+        self._on_slow_step = lambda label, took_s: call()
+
     def waiting_on(self) -> str | None:
         """The role of the oldest outstanding wait."""
         return next(iter(self._waits.values()))[0] if self._waits else None

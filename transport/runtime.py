@@ -11,7 +11,9 @@ await runtime.stop()
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+import os
 import secrets
 import traceback
 from typing import Any, NoReturn
@@ -217,6 +219,8 @@ class Runtime:
     def disown(self) -> None:
         """In a forked child: the sockets, the event loop and the actors are the parent's."""
         self._stopped = True
+        for cell in self._cells.values():
+            cell.activity.on_next_end(functools.partial(_leave, cell.name))
         self._links.disown()
         self._outbound.stopped = lambda: RuntimeStopped(
             "this process was forked from the one whose runtime this is; start processes with spawn"
@@ -368,6 +372,13 @@ class Runtime:
 
     def _watch(self, cell: ActorCell, role: str) -> None:
         self._watchers.add(cell, role, self._names.state.members(role).values())
+
+
+def _leave(name: str) -> NoReturn:
+    """A handler forked, and its child comes back to an event loop, and sockets, that are its parent's."""
+    logger.error("%s: a forked child came back from its handler: it ends here; start processes with spawn", name)
+    logging.shutdown()
+    os._exit(1)
 
 
 def _stopped() -> RuntimeStopped:

@@ -287,6 +287,50 @@ def test_a_forked_child_gets_an_error_and_its_parent_no_harm(tmp_path: Path, pee
     assert not list(tmp_path.iterdir())
 
 
+_ENDS_HERE = "forker/0: a forked child came back from its handler: it ends here; start processes with spawn"
+_FORKS_IN_A_HANDLER = """
+import asyncio, os, sys
+from dataclasses import dataclass
+from headrace.transport import Actor, Runtime, ZmqNetwork, handles, message
+
+@message("forks.go")
+@dataclass(frozen=True, slots=True)
+class Go:
+    pass
+
+class Forker(Actor):
+    @handles(Go)
+    async def go(self, message: Go) -> Go:
+        self.child = os.fork() or os.getpid()
+        return message
+
+async def main():
+    network = ZmqNetwork(ipc_folder=sys.argv[1])
+    host = Runtime(network)
+    await host.start()
+    other = Runtime(network, directory=host.address)
+    await other.start()
+    forker = Forker()
+    await other.add(forker, "forker/0")
+    for _ in range(2):
+        await host.context.ask("forker/0", Go(), timeout_s=20)
+        await asyncio.get_running_loop().run_in_executor(None, os.waitpid, forker.child, 0)
+    await other.stop(); await host.stop()
+    print("unharmed", flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_a_child_that_a_handler_forked_ends_where_it_comes_back(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKS_IN_A_HANDLER, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.splitlines() == ["unharmed"], done.stdout + done.stderr
+    assert done.stderr.splitlines() == [_ENDS_HERE] * 2
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_process_that_was_never_there(tmp_path: Path, run: Any) -> None:
     """messaging fault 27: to join a directory that is gone ends by name."""
 

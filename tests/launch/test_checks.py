@@ -45,7 +45,7 @@ def test_good_values_have_no_problem() -> None:
         ({"training__batch_sessions": 4}, "training.batch_sessions", "training.batch_sessions=8"),
         ({"training__group_size": 0}, "training.group_size", "8"),
         ({"weights__every_steps": 6}, "weights.every_steps", "max_lag_versions=5"),
-        ({"weights__every_steps": 0}, "weights.every_steps", "max_lag_versions=0"),
+        ({"weights__every_steps": 0}, "weights.every_steps", "use 1"),
         ({"staleness__hard_lag_versions": 3}, "staleness.hard_lag_versions", "null"),
         ({"sampling__max_tokens": 25}, "sampling.max_tokens", "lower it"),
         ({"sampling__max_tokens": 0}, "sampling.max_tokens", "count tokens"),
@@ -59,6 +59,8 @@ def test_good_values_have_no_problem() -> None:
         ({"tasks__held_out_size": 3}, "evaluation.num_prompts", "tasks.held_out_size=4"),
         ({"learner": {"probe": {"prompts": {"num": 65}}}}, "learner.probe.prompts.num", "learner.probe=null"),
         ({"launch": {"restart": ["grader", "gradr"]}}, "launch.restart", "'grader'"),
+        ({"launch": {"restart": ["tasks"]}}, "launch.restart", "name a role"),
+        ({"launch": {"start_order": ["a"]}}, "launch.start_order", "name a role"),
     ],
 )
 def test_each_rule(values: dict[str, Any], key: str, fix: str) -> None:
@@ -75,7 +77,8 @@ def test_rules_leave_numbers_that_are_not_finite_to_their_own_check(key: str, va
 
 def test_a_custom_role_may_be_restarted() -> None:
     judge = {"_target_": "my.Judge"}
-    assert check_values(changed(judge=judge, launch={"restart": ["judge", "environment"]})) == []
+    topology = {"nodes": {"n": {"actors": {"judge": {"count": 1}}}}}
+    assert check_values(changed(judge=judge, topology=topology, launch={"restart": ["judge", "environment"]})) == []
 
 
 def test_sync_contradicted_is_refused_and_not_rewritten() -> None:

@@ -36,6 +36,10 @@ def test_multirun_composes_each(capsys: pytest.CaptureFixture[str]) -> None:
         (["launch", "learner.lrr=1"], "did you mean 'lr'?"),
         (["launch", "model=path"], "set it: model.path=…"),
         (["launch", "--confg-dir", "x"], "unknown option"),
+        (["launch", "--config-name=foo"], "--config-name: got 'foo'; allowed: launch; the root of"),
+        (["launch", "mode=bogus"], "mode: got 'bogus'; allowed: async, sync;"),
+        (["launch", "+run.dir=/tmp/x"], "run.dir: got '/tmp/x'; allowed: name, root; the launcher chooses"),
+        (["launch", "launch.silence_s=0.5"], "launch.silence_s: got 0.5;"),
     ],
 )
 def test_what_cannot_work_is_exit_code_2(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,3 +108,23 @@ def test_preflight_problems_leave_no_run_folder(elsewhere: Path, capsys: pytest.
     assert main(["launch", *arguments[:-1]]) == 2
     assert "model.path" in capsys.readouterr().err
     assert not list((elsewhere / "runs").glob("*/*"))
+
+
+@pytest.mark.parametrize("how", ["sys_exit", "os_exit"])
+def test_a_constructor_that_ends_its_process_is_named(
+    how: str, plugins: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(plugins))
+    topology = ["topology.nodes={}", "~topology.nodes.local", "+topology.nodes.n={actors: {leaver: {count: 1}}}"]
+    leaver = f"+leaver={{_target_: run_plugins.Leaver, how: {how}}}"
+    assert main(["launch", "experiment=smoke", *topology, leaver]) == 2
+    printed = capsys.readouterr().err
+    assert "leaver: got 'run_plugins.Leaver'; allowed: a constructor that returns; it " in printed
+    assert not list(Path().rglob("*"))
+
+
+def test_a_damaged_journal_is_found_before_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("ledger").write_bytes(bytes(range(256)) * 80)
+    assert main(["launch", "experiment=smoke", "dispatcher.ledger_path=ledger"]) == 2
+    assert "dispatcher.ledger_path: got 'ledger'; allowed: a journal that can be" in capsys.readouterr().err
+    assert [path.name for path in Path().rglob("*")] == ["ledger"]

@@ -80,3 +80,5 @@ def test_what_contradicts_is_refused() -> None:
         InProcessLauncher(clock="fast")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="schedule_seed needs launch"):
         InProcessLauncher(schedule_seed=1)
+    with pytest.raises(ValueError, match="schedule_seed must be >= 0 or null, got -1"):
+        InProcessLauncher(clock="virtual", schedule_seed=-1)

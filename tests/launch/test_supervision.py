@@ -30,7 +30,7 @@ def shared_memory_of(pid: int) -> list[Path]:
     return [path for path in Path("/dev/shm").iterdir() if f".{pid}." in path.name]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_signal_to_the_launcher_ends_the_whole_family(
     number: signal.Signals, launch: Launch, tmp_path: Path, until: Until
 ) -> None:
@@ -43,7 +43,8 @@ def test_a_signal_to_the_launcher_ends_the_whole_family(
     run.launcher.send_signal(number)
     until(lambda: not processes_of_sessions(sessions), 5, "all processes are gone")
     until(lambda: not shared_memory_of(run.launcher.pid), 5, "no shared memory is left")
-    assert run.end(10) == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number], run.output
+    codes = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143, signal.SIGKILL: -9}
+    assert run.end(10) == codes[number], run.output
 
 
 class TestTheEnd:
