@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 SCRIPT = """
 import asyncio, gc
@@ -24,7 +26,10 @@ print("collected")
 """
 
 
-def test_the_collector_does_not_wait_for_sockets_that_are_still_open() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False)
+def test_the_collector_does_not_wait_for_sockets_that_are_still_open(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}  # nobody closes the ports: their folders stay
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
     assert done.stdout == "collected\n", done.stderr
     assert done.returncode == 0
