@@ -54,6 +54,11 @@ class LaunchedRun:
         """Process ids that actors have left in the folder."""
         return [int(path.name.partition("-")[2]) for path in self.folder.glob("mark-*")]
 
+    def has_said(self, text: str) -> bool:
+        """Whether it stands on the console by now."""
+        console = self.folder / "logs" / "console.log"
+        return console.exists() and text in console.read_text()
+
     def agent(self, node: str) -> int | None:
         """The process id of a node's agent."""
         return find_agent(self.folder, node)

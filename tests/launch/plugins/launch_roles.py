@@ -27,7 +27,9 @@ def main() -> int:
     write_config(folder, config)
     processes, problems = plan_topology(config["topology"], roles_of(config))
     assert not problems, problems
-    job = Job(folder, run_id(), config, processes, Console())
+    console = Console()
+    console.keep(folder / "logs" / "console.log")
+    job = Job(folder, run_id(), config, processes, console)
     outcome = asyncio.run(LocalLauncher(**given["launch"]).launch(job))
     print(json.dumps({"ending": outcome.ending, "reason": outcome.reason, "restarts": dict(outcome.restarts)}))
     return outcome.exit_code
