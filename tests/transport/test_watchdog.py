@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -89,6 +90,11 @@ def run(hold: Callable[[], object], then: Callable[[], object] = lambda: None) -
     asyncio.run(main())
 
 
+def seconds(lines: list[str]) -> list[float]:
+    """The time that each line tells."""
+    return [float(re.findall(r"(?:for|after) (\d+\.\d+) s", line)[0]) for line in lines]
+
+
 def test_a_handler_that_sleeps_is_named_while_it_sleeps(heard: Heard) -> None:
     """messaging fault 26: the loop cannot say it, so a thread does, with the stack; the handler goes on unharmed."""
     told: list[str] = []
@@ -98,7 +104,10 @@ def test_a_handler_that_sleeps_is_named_while_it_sleeps(heard: Heard) -> None:
 
     run(hold, then=lambda: heard.wait_for("environment/0.step held the event loop for", "run_blocking"))
     assert "in hold: told.append(" in told[0], "the stack of the loop's thread"
-    assert len(heard.lines) == 2, heard.lines
+    held = [line for line in heard.lines if line.startswith("environment/0.step ")]
+    assert ["has held" in line for line in held[:1] + held[-1:]] == [True, False], heard.lines
+    # A machine that stalls meanwhile brings later warnings, each once, and lines about a loop that is starved.
+    assert seconds(held[:-1]) == sorted(set(seconds(held[:-1])))
 
 
 @pytest.mark.parametrize("name", ["a/0.step", None])
@@ -116,10 +125,12 @@ def test_warnings_rise_and_code_outside_of_actors_is_told_of_later(heard: Heard,
 
     asyncio.run(main())
     *early, second, last = heard.lines
-    assert [line.startswith("a/0.step has held the event loop for 0.") for line in early] == ([True] if name else [])
+    assert [line.startswith("a/0.step has held the event loop for ") for line in early] == ([True] if name else [])
     who = name or "code outside of the actors' handlers"
-    assert second.startswith(f"{who} has held the event loop for 2.")
-    assert last.startswith("the event loop turns again, after 2.")
+    assert second.startswith(f"{who} has held the event loop for ")
+    assert last.startswith("the event loop turns again, after ")
+    assert all(at_s < 2 for at_s in seconds(early)) or seconds([second])[0] >= 5
+    assert 2 <= seconds([second])[0] <= seconds([last])[0]
 
 
 def test_a_loop_that_turns_or_has_ended_is_not_spoken_of(heard: Heard) -> None:
