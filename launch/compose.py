@@ -85,12 +85,10 @@ def compose_config(
             raise ConfigError(wrong)
         try:
             return Composed(compose(config_name, [*search, *overrides]), tuple(overrides))
-        except MissingConfigException as error:
-            if error.missing_cfg_file == config_name:
+        except (HydraException, OmegaConfBaseException) as error:
+            if isinstance(error, MissingConfigException) and error.missing_cfg_file == config_name:
                 fix = "the root of a configuration of your own lies in a --config-dir"
                 raise ConfigError([Problem("--config-name", repr(config_name), CONFIG_NAME, fix)]) from error
-            raise ConfigError(_unknown_keys(parsed, search, config_name) or [_hydra_problem(error)]) from error
-        except (HydraException, OmegaConfBaseException) as error:
             problems = _unknown_keys(parsed, search, config_name)
             raise ConfigError(problems or [_hydra_problem(error)]) from error
 

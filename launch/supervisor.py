@@ -4,8 +4,8 @@ when the run ends and how. An actor in the launcher's process.
     start ─▶ all announced ─▶ RunFinished │ signal │ a loss that nobody could cure ─▶ stop in reverse order ─▶ the end
 
 The nodes' supervisors (node_supervisor.py) start, restart and kill; run_nodes.py knows where. Who ends the run: the
-dispatcher's RunFinished, SIGINT or SIGTERM to the launcher, or an escalation; the first wins and a second signal skips
-the waiting. Called by local.py.
+dispatcher's RunFinished, a signal to the launcher (ending_signals.py), or an escalation; the first wins and a second
+signal skips the waiting. Called by local.py.
 """
 
 from __future__ import annotations
