@@ -228,8 +228,11 @@ class StageWeights:
 @message("weights.staged")
 @dataclass(frozen=True, slots=True)
 class WeightsStaged:
+    """`send_s`: until the bytes were near; `verify_s`: their checksums."""
+
     version: int
-    stage_s: float
+    send_s: float = 0.0
+    verify_s: float = 0.0
 
 
 @message("weights.commit")

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from headrace.actors.generator.engine import CommitTimings, Engine, EngineDied
+from headrace.actors.generator.engine import CommitTimings, Engine, EngineDied, StageTimings
 from headrace.actors.messages import (
     CommitWeights,
     Completion,
@@ -55,7 +55,7 @@ class Generator(Actor):
         self.mailbox = MailboxBound(capacity=max_requests)
         self._failed = False
         self._staged: Manifest | None = None
-        self._stage_s = 0.0
+        self._stage_timings = StageTimings()
         self._num_completions = 0
         self._num_tokens = 0
 
@@ -126,14 +126,11 @@ class Generator(Actor):
 
     async def _stage(self, manifest: Manifest) -> WeightsStaged:
         if manifest.version <= self._engine.version:
-            return WeightsStaged(manifest.version, 0.0)
-        clock = self.context.clock
-        started_s = clock.time()
+            return WeightsStaged(manifest.version)
         self._staged = None
-        await self._engine.stage_weights(manifest)
+        self._stage_timings = timings = await self._engine.stage_weights(manifest)
         self._staged = manifest
-        self._stage_s = clock.time() - started_s
-        return WeightsStaged(manifest.version, self._stage_s)
+        return WeightsStaged(manifest.version, timings.send_s, timings.verify_s)
 
     async def _commit(self, version: int) -> WeightsCommitted:
         if version <= self._engine.version:
@@ -152,7 +149,8 @@ class Generator(Actor):
         values = {
             "pause_s": timings.pause_s,
             "load_s": timings.load_s,
-            "stage_s": self._stage_s,
+            "send_s": self._stage_timings.send_s,
+            "verify_s": self._stage_timings.verify_s,
             "requests_running": float(timings.requests_running),
             "nbytes": float(manifest.nbytes),
         }

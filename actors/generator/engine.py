@@ -3,7 +3,7 @@
 engine = make()
 await engine.start()                                   # loads `model_path`; version 0
 completion = await engine.generate(request)            # many at once: continuous batching inside
-await engine.stage_weights(manifest)                   # bytes near and verified; decoding goes on
+timings = await engine.stage_weights(manifest)         # bytes near and verified; decoding goes on
 timings = await engine.commit_weights(manifest)        # pause, load, resume; requests in flight go on
 await engine.close()
 """
@@ -15,6 +15,14 @@ from typing import Protocol
 
 from headrace.actors.messages import Completion, Generate
 from headrace.transport.weights import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimings:
+    """`send_s`: until the bytes were near (nothing, where they lie in shared memory). `verify_s`: every checksum."""
+
+    send_s: float = 0.0
+    verify_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +55,7 @@ class Engine(Protocol):
         Raises ValueError where prompt + max_tokens exceed the context, EngineDied where the engine is gone,
         and ValueError where the engine returned no log-probs (they are never invented)."""
 
-    async def stage_weights(self, manifest: Manifest) -> None:
+    async def stage_weights(self, manifest: Manifest) -> StageTimings:
         """Bring the version near; check names, shapes, dtypes and every checksum, while decoding goes on. Replaces what
         was staged before. Raises WeightsMismatch: the old version stays in service."""
 

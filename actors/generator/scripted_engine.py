@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from headrace.actors.generator.engine import CommitTimings, EngineDied
+from headrace.actors.generator.engine import CommitTimings, EngineDied, StageTimings
 from headrace.actors.generator.limits import check_request
 from headrace.actors.messages import Completion, Generate
 from headrace.transport.weights import Manifest, WeightsMismatch
@@ -130,13 +130,14 @@ class ScriptedEngine:
         await self._resumed.wait()
         self._check_alive()
 
-    async def stage_weights(self, manifest: Manifest) -> None:
+    async def stage_weights(self, manifest: Manifest) -> StageTimings:
         self._check_alive()
         await asyncio.sleep(self._stage_s)
         failure, self.fail_next_stage = self.fail_next_stage, None
         if failure is not None:
             raise failure
         self._staged = manifest.version
+        return StageTimings(send_s=self._stage_s)
 
     async def commit_weights(self, manifest: Manifest) -> CommitTimings:
         self._check_alive()

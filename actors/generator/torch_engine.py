@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from headrace.actors.generator.engine import CommitTimings, EngineDied
+from headrace.actors.generator.engine import CommitTimings, EngineDied, StageTimings
 from headrace.actors.generator.limits import check_request
 from headrace.actors.generator.staged_weights import StagedWeights
 from headrace.actors.messages import Completion, Generate
@@ -112,10 +112,10 @@ class TorchEngine:
         finally:
             self._pending.discard(future)
 
-    async def stage_weights(self, manifest: Manifest) -> None:
+    async def stage_weights(self, manifest: Manifest) -> StageTimings:
         """See Engine."""
         self._alive()
-        await self._staged.stage(manifest, self._expected)
+        return await self._staged.stage(manifest, self._expected)
 
     async def commit_weights(self, manifest: Manifest) -> CommitTimings:
         """See Engine."""

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace.actors.generator.engine import CommitTimings, EngineDied
+from headrace.actors.generator.engine import CommitTimings, EngineDied, StageTimings
 from headrace.actors.generator.engine_environment import engine_environment
 from headrace.actors.generator.limits import check_request
 from headrace.actors.generator.staged_weights import StagedWeights
@@ -195,10 +195,10 @@ class VllmEngine:
             raise EngineDied(f"vLLM ended request {request.session_id} without an output")
         return completion(output)
 
-    async def stage_weights(self, manifest: Manifest) -> None:
+    async def stage_weights(self, manifest: Manifest) -> StageTimings:
         """See Engine."""
         self._alive()
-        await self._staged.stage(manifest, self._expected)
+        return await self._staged.stage(manifest, self._expected)
 
     async def commit_weights(self, manifest: Manifest) -> CommitTimings:
         """See Engine."""

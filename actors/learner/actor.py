@@ -40,7 +40,7 @@ from headrace.actors.messages import (
     WeightsReleased,
 )
 from headrace.transport import Actor, Context, PeerDown, PeerUp, TransportError, handles
-from headrace.transport.weights import WeightSender, make_sender
+from headrace.transport.weights import SenderSettings, WeightSender, make_sender
 from headrace.transport.weights.carrier import SENDERS
 from headrace.transport.weights.manifest import FLOAT_DTYPES
 
@@ -59,8 +59,9 @@ class Learner(Actor):
 
     mode: "sync" has every version served before the next batch. max_steps, max_wall_s: end the `rl` stage, whichever
     comes first. lr, lr_schedule, warmup_steps, min_lr_ratio: of the `rl` stage over max_steps; `pretrain` has its own.
-    weights_every_steps: steps between versions. weights_dtype: what travels ("bfloat16", …); None: as trained.
-    weights_buffers: versions that may be staged at once. publish_timeout_s: for a version that must be served.
+    weights_every_steps, weights_every_s: steps, and seconds, between versions. weights_dtype: what travels ("bfloat16",
+    …); None: as trained. weights_buffers: versions that may be staged at once. weights_bucket_bytes: of one checksum.
+    publish_timeout_s: for a version that must be served.
     checkpoint_every_steps: 0 saves after `pretrain`, at the end and when stopped only. trained_path: where the sessions
     of each step are recorded (trained_log.py); None nowhere. dispatcher_patience_s: how long a dispatcher that is lost
     or silent is waited for. probe None: no probe.
@@ -96,8 +97,10 @@ class Learner(Actor):
         num_threads: int | None = None,
         weights_transport: str = "shm",
         weights_every_steps: int = 1,
+        weights_every_s: float | None = None,
         weights_dtype: Literal["float64", "float32", "bfloat16", "float16"] | None = None,
         weights_buffers: int = 2,
+        weights_bucket_bytes: int = 64 << 20,
         publish_timeout_s: float = 120.0,
         checkpoint_every_steps: int = 0,
         checkpoint_keep_last: int = 2,
@@ -108,6 +111,7 @@ class Learner(Actor):
     ) -> None:
         for name, value, least in (
             ("weights_every_steps", weights_every_steps, 1),
+            ("weights_bucket_bytes", weights_bucket_bytes, 64),
             ("checkpoint_every_steps", checkpoint_every_steps, 0),
             ("num_threads", 1 if num_threads is None else num_threads, 1),
         ):
@@ -118,6 +122,8 @@ class Learner(Actor):
                 f"learner.weights_buffers must be >= 2, got {weights_buffers}; the newest version keeps one for "
                 "generators that join late, so that a single one would never become free"
             )
+        if weights_every_s is not None and not 0 < weights_every_s < float("inf"):
+            raise ValueError(f"learner.weights_every_s must be > 0 seconds or null, got {weights_every_s}")
         if not publish_timeout_s > 0:
             raise ValueError(f"learner.publish_timeout_s must be > 0, got {publish_timeout_s}")
         if not dispatcher_patience_s > 0:
@@ -157,8 +163,10 @@ class Learner(Actor):
         self._num_threads = num_threads
         self._weights_transport = weights_transport
         self._weights_every_steps = weights_every_steps
+        self._weights_every_s = weights_every_s
         self._weights_dtype = weights_dtype
         self._weights_buffers = weights_buffers
+        self._weights_bucket_bytes = weights_bucket_bytes
         self._publish_timeout_s = publish_timeout_s
         self._sender: WeightSender | None = None
         self._saved: tuple[int, int] | None = None  # (step, version)
@@ -172,7 +180,15 @@ class Learner(Actor):
         self._dispatcher = DispatcherLink(context, patience_s=self._dispatcher_patience_s)
         bench = await context.run_blocking(self._make_bench, label="load")
         self._bench = bench
-        self._sender = make_sender(self._weights_transport, run_id=self._run_id, num_buffers=self._weights_buffers)
+        settings = SenderSettings(
+            run_id=self._run_id,
+            num_buffers=self._weights_buffers,
+            bucket_bytes=self._weights_bucket_bytes,
+            folder=self._checkpoints_dir.parent / "weights",
+            model_folder=self._model_folder,
+            device=self._device,
+        )
+        self._sender = make_sender(self._weights_transport, settings)
         self._publisher = Publisher(
             context,
             self._sender,
@@ -180,6 +196,7 @@ class Learner(Actor):
             tensors=bench.tensors,
             run=bench.run,
             every_steps=self._weights_every_steps,
+            every_s=self._weights_every_s,
             dtype=self._weights_dtype,
             timeout_s=self._publish_timeout_s,
         )

@@ -1,5 +1,5 @@
-"""How weights leave the learner: copied into a free buffer, announced to the parameter server, released when nobody
-reads.
+"""How weights leave the learner: copied into a free buffer (all that training waits for), sealed with checksums in a
+thread of its own, announced to the parameter server, released when nobody reads.
 
 In async mode a publication never waits: where no buffer is free it is skipped and counted, and the next step tries
 again (latest only, nothing queues). The first, the last, and in sync mode every publication waits for a buffer.
@@ -15,17 +15,18 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.actors.learner.versions import VersionLog
-from headrace.actors.messages import PublishWeights
+from headrace.actors.messages import Metrics, PublishWeights
 from headrace.transport import Context, DeadlineExceeded, PeerLost, Refused, TransportError
 from headrace.transport.weights import Manifest
 
 if TYPE_CHECKING:
-    from headrace.transport.weights import WeightSender
+    from headrace.transport.weights import StagedVersion, WeightSender
 
 logger = logging.getLogger(__name__)
 
 PARAMETER_SERVER = "parameter_server"
 GENERATOR = "generator"
+MONITOR = "monitor"
 ENGINE_START_S = 86_400.0
 """far beyond what any engine takes; the launcher ends the run where one does not start (launch.start_timeout_s)"""
 
@@ -47,7 +48,8 @@ class PublicationTimeout(TimeoutError):
 
 class Publisher:
     """`tensors` gives the weights under the names that engines know. `run` runs a function where the weights may be
-    read (the learner's worker thread, between steps)."""
+    read (the learner's worker thread, between steps). A publication is due after `every_steps`, and after `every_s`
+    where that is given too."""
 
     def __init__(
         self,
@@ -58,6 +60,7 @@ class Publisher:
         tensors: Callable[[], Mapping[str, Any]],
         run: Callable[..., Any],
         every_steps: int,
+        every_s: float | None = None,
         dtype: str | None,
         timeout_s: float,
     ) -> None:
@@ -67,12 +70,16 @@ class Publisher:
         self._tensors = tensors
         self._run = run
         self._every_steps = every_steps
+        self._every_s = every_s
         self._dtype = dtype
         self._timeout_s = timeout_s
         self._changed = asyncio.Event()
+        self._version, self._version_step, self._staged_at_s = 0, -1, 0.0
         self._newest: Manifest | None = None
+        self._one_seal = asyncio.Lock()
         self._unannounced: Manifest | None = None
         self._held: set[int] = set()
+        self._stage_s = 0.0
         self._server: str | None = None
         self._num_released = 0
         self._num_refused = 0
@@ -85,39 +92,46 @@ class Publisher:
 
     @property
     def version(self) -> int:
-        """The newest version published by this learner; 0 before the first."""
-        return self._newest.version if self._newest is not None else 0
+        """The newest version staged by this learner; 0 before the first."""
+        return self._version
 
     @property
     def version_step(self) -> int:
         """The step that `version` holds; −1 before the first."""
-        return self._newest.step if self._newest is not None else -1
+        return self._version_step
+
+    def due_in_s(self, step: int) -> float:
+        """Seconds until a publication of `step` is due: 0 now, infinity where more steps are needed first."""
+        if step - self._version_step < self._every_steps:
+            return float("inf")
+        if self._every_s is None or not self._version:
+            return 0.0
+        return max(0.0, self._staged_at_s + self._every_s - self._context.clock.time())
 
     def is_due(self, step: int) -> bool:
-        """Whether `every_steps` have passed since the last publication."""
-        return step - self.version_step >= self._every_steps
+        return self.due_in_s(step) <= 0
 
     async def publish_if_due(self, step: int) -> bool:
         """Publish where it is due and a buffer is free. Never waits for one: the next step, or the same one again,
         tries anew."""
         if not self.is_due(step):
             return False
-        manifest = await self._stage(lambda: step)
-        if manifest is None:
+        staged = await self._stage(lambda: step)
+        if staged is None:
             self.num_skipped += step != self._skipped_step
             self._skipped_step = step
             return False
-        self._context.spawn(self._announce(manifest), f"announce version {manifest.version}")
+        self._context.spawn(self._send(staged), f"announce version {staged.version}")
         return True
 
     async def publish(self, step: int) -> int:
         """Publish now, waiting for a buffer; returns the version. Raises PublicationTimeout."""
         while True:
             released = self._num_released
-            manifest = await self._stage(lambda: step)
-            if manifest is not None:
-                await self._announce(manifest)
-                return manifest.version
+            staged = await self._stage(lambda: step)
+            if staged is not None:
+                await self._send(staged)
+                return staged.version
             await self._until_released(released, f"the weights of step {step}")
 
     async def wait_served(self, version: int) -> None:
@@ -168,29 +182,44 @@ class Publisher:
             )
         while self.version == version:
             released = self._num_released
-            manifest = await self._stage(step)
-            if manifest is not None:
-                logger.warning("version %d was refused (%s); version %d follows", version, reason, manifest.version)
-                return await self._announce(manifest)
+            staged = await self._stage(step)
+            if staged is not None:
+                logger.warning("version %d was refused (%s); version %d follows", version, reason, staged.version)
+                return await self._send(staged)
             await self._until_released(released, f"the weights after version {version}")
 
-    async def _stage(self, step: Callable[[], int]) -> Manifest | None:
+    async def _stage(self, step: Callable[[], int]) -> StagedVersion | None:
         if self._unannounced is not None:
             self.released(self._unannounced.version)
             self._unannounced = None
-        manifest: Manifest | None = await self._run("stage", self._stage_now, step)
-        if manifest is not None:
+        clock = self._context.clock
+        started_s = clock.time()
+        staged: StagedVersion | None = await self._run("stage", self._stage_now, step)
+        if staged is not None:
+            self._version, self._version_step, self._staged_at_s = staged.version, staged.step, clock.time()
+            self._stage_s = self._staged_at_s - started_s
+            self.num_published += 1
+        return staged
+
+    def _stage_now(self, step: Callable[[], int]) -> StagedVersion | None:
+        version, now = self._versions.newest + 1, step()
+        staged = self._sender.stage(self._tensors(), version=version, step=now, dtype=self._dtype)
+        if staged is not None:
+            self._versions.claim(now)
+        return staged
+
+    async def _send(self, staged: StagedVersion) -> None:
+        """The learner may be training on meanwhile."""
+        stage_s = self._stage_s
+        async with self._one_seal:  # versions are announced in their order
+            started_s = self._context.clock.time()
+            manifest: Manifest = await self._context.run_blocking(staged.seal, label="seal")
+            seal_s = self._context.clock.time() - started_s
             self._newest = manifest
             self._held.add(manifest.version)
-            self.num_published += 1
-        return manifest
-
-    def _stage_now(self, step: Callable[[], int]) -> Manifest | None:
-        version, now = self._versions.newest + 1, step()
-        manifest = self._sender.stage(self._tensors(), version=version, step=now, dtype=self._dtype)
-        if manifest is not None:
-            self._versions.claim(now)
-        return manifest
+        values = {"learner_stage_s": stage_s, "learner_seal_s": seal_s, "nbytes": float(manifest.nbytes)}
+        self._context.tell_soon(MONITOR, Metrics("weights/learner", "version", manifest.version, values))
+        await self._announce(manifest)
 
     async def _announce(self, manifest: Manifest) -> None:
         try:

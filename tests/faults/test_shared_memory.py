@@ -12,17 +12,19 @@ from pathlib import Path
 import pytest
 import torch
 
+from headrace.transport.weights import SenderSettings
 from headrace.transport.weights.shm import ShmWriter
 
 _WRITER = """
 import resource, sys
 from pathlib import Path
 import torch
+from headrace.transport.weights import SenderSettings
 from headrace.transport.weights.shm import ShmWriter
 
 if sys.argv[2] == "limit":
     resource.setrlimit(resource.RLIMIT_FSIZE, (6 << 20, 6 << 20))
-writer = ShmWriter(run_id="full", directory=Path(sys.argv[1]))
+writer = ShmWriter(SenderSettings(run_id="full"), directory=Path(sys.argv[1]))
 small, large = {"w": torch.ones(1 << 20)}, {"w": torch.ones(16 << 20)}
 assert writer.stage(small, version=1, step=1) is not None
 try:
@@ -57,11 +59,12 @@ _DIES = """
 import os, signal, sys
 from pathlib import Path
 import torch
+from headrace.transport.weights import SenderSettings
 from headrace.transport.weights.shm import ShmReader, ShmWriter
 
 directory = Path(sys.argv[1])
-writer = ShmWriter(run_id="mine", directory=directory)
-manifest = writer.stage({"w": torch.arange(1000)}, version=1, step=1)
+writer = ShmWriter(SenderSettings(run_id="mine"), directory=directory)
+manifest = writer.stage({"w": torch.arange(1000)}, version=1, step=1).seal()
 pids = []
 for how in ("kill", "exit", "kill"):
     pid = os.fork()
@@ -94,9 +97,10 @@ def test_killed_readers_and_a_killed_writer(tmp_path: Path) -> None:
     assert "resource_tracker" not in done.stderr
     assert len(list(tmp_path.iterdir())) == 1
     (tmp_path / "headrace-other-weights-x-0").touch()
-    writer = ShmWriter(run_id="mine", directory=tmp_path)
-    manifest = writer.stage({"w": torch.zeros(10)}, version=1, step=1)
-    assert manifest is not None
+    writer = ShmWriter(SenderSettings(run_id="mine"), directory=tmp_path)
+    staged = writer.stage({"w": torch.zeros(10)}, version=1, step=1)
+    assert staged is not None
+    manifest = staged.seal()
     assert {path.name for path in tmp_path.iterdir()} == {Path(manifest.location).name, "headrace-other-weights-x-0"}
     writer.close()
     assert [path.name for path in tmp_path.iterdir()] == ["headrace-other-weights-x-0"]

@@ -181,6 +181,15 @@ class DrawnGrading:
         return Grade(float(rng.random() < 0.5))
 
 
+@dataclass(frozen=True)
+class Sealed:
+    version: int
+    step: int
+
+    def seal(self) -> Manifest:
+        return Manifest(self.version, self.step, "shm", "", 0, (), (), {})
+
+
 class BufferNumbers:
     """A sender of weights without weights: it keeps the rule of the buffers."""
 
@@ -188,12 +197,12 @@ class BufferNumbers:
         self._free = num_buffers
         self._staged: set[int] = set()
 
-    def stage(self, tensors: Any, *, version: int, step: int, dtype: str | None = None) -> Manifest | None:
+    def stage(self, tensors: Any, *, version: int, step: int, dtype: str | None = None) -> Sealed | None:
         if not self._free:
             return None
         self._free -= 1
         self._staged.add(version)
-        return Manifest(version, step, "shm", "", 0, (), (), {})
+        return Sealed(version, step)
 
     def release(self, version: int) -> None:
         if version in self._staged:

@@ -3,7 +3,14 @@
 Imports no torch: the parameter server needs the manifest only.
 """
 
-from headrace.transport.weights.carrier import WeightReceiver, WeightSender, make_sender, open_weights
+from headrace.transport.weights.carrier import (
+    SenderSettings,
+    StagedVersion,
+    WeightReceiver,
+    WeightSender,
+    make_sender,
+    open_weights,
+)
 from headrace.transport.weights.manifest import (
     Bucket,
     Expected,
@@ -17,6 +24,8 @@ __all__ = [
     "Bucket",
     "Expected",
     "Manifest",
+    "SenderSettings",
+    "StagedVersion",
     "TensorSpec",
     "WeightReceiver",
     "WeightSender",

@@ -1,10 +1,11 @@
 """How weights travel, whatever the means: a sender that stages, a receiver that verifies and reads; chosen by name.
 
-    sender = make_sender("shm", run_id=run_id)                  # learner
-    manifest = sender.stage(tensors, version=7, step=70)        # None: no buffer is free, skip this publication
+    sender = make_sender("shm", SenderSettings(run_id=run_id))  # learner
+    staged = sender.stage(tensors, version=7, step=70)          # between two steps; None: no buffer free, skip it
+    manifest = staged.seal()                                    # in a thread: the learner trains on
     …                                                           # the manifest travels by message
-    staged = open_weights(manifest)                             # engine
-    staged.verify(); model.load(staged.tensors()); staged.check_unchanged(); staged.close()
+    near = open_weights(manifest)                               # engine
+    near.verify(); model.load(near.tensors()); near.check_unchanged(); near.close()
     …
     sender.release(7)                                           # learner, once nobody reads it
 
@@ -15,6 +16,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.transport.weights.manifest import Manifest, WeightsMismatch
@@ -26,14 +29,49 @@ SENDERS = {"shm": "headrace.transport.weights.shm:ShmWriter"}
 RECEIVERS = {"shm": "headrace.transport.weights.shm:ShmReader"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderSettings:
+    """What the learner knows, of which each means takes what it needs.
+
+    run_id: names what the run keeps outside its folder. num_buffers: versions that may be staged at once.
+    bucket_bytes: of one checksum, one message, one broadcast. folder: where what lies on disk may lie. model_folder:
+    config and tokenizer of the model, for what other programs load. device: where the tensors are ("cpu", "cuda:0")."""
+
+    run_id: str
+    num_buffers: int = 2
+    bucket_bytes: int = 64 << 20
+    folder: Path | None = None
+    model_folder: Path | None = None
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.num_buffers < 1:
+            raise ValueError(
+                f"weights.num_buffers must be >= 1, got {self.num_buffers}; 2 lets staging and reading overlap"
+            )
+
+
+class StagedVersion(Protocol):
+    """A version whose bytes are a copy: what they were copied from may change."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def step(self) -> int: ...
+
+    def seal(self) -> Manifest:
+        """Checksum the copy, and whatever else takes time. Thread-safe beside the sender's methods; once."""
+
+
 class WeightSender(Protocol):
-    """Constructed as cls(run_id=…, num_buffers=…, bucket_bytes=…). Thread-safe: stage may run beside release."""
+    """Constructed as cls(settings). Thread-safe: stage may run beside seal and release."""
 
     def stage(
         self, tensors: Mapping[str, Tensor], *, version: int, step: int, dtype: str | None = None
-    ) -> Manifest | None:
-        """Copy into a free buffer and checksum. Returns None, at once, where no buffer is free: latest only,
-        nothing queues. `dtype` converts floating-point tensors on the way."""
+    ) -> StagedVersion | None:
+        """Copy into a free buffer: all that the learner waits for. Returns None, at once, where no buffer is free:
+        latest only, nothing queues. `dtype` converts floating-point tensors on the way."""
 
     def release(self, version: int) -> None:
         """Nobody reads this version any more: its buffer may be overwritten. Unknown versions are ignored."""
@@ -59,10 +97,10 @@ class WeightReceiver(Protocol):
         """Let go of the bytes. Idempotent."""
 
 
-def make_sender(transport: str, *, run_id: str, num_buffers: int = 2, bucket_bytes: int = 64 << 20) -> WeightSender:
+def make_sender(transport: str, settings: SenderSettings) -> WeightSender:
     """The sender of that name. Raises ValueError naming what there is."""
     cls = _lookup(SENDERS, transport)
-    sender: WeightSender = cls(run_id=run_id, num_buffers=num_buffers, bucket_bytes=bucket_bytes)
+    sender: WeightSender = cls(settings)
     return sender
 
 
@@ -81,4 +119,14 @@ def _lookup(table: dict[str, str], transport: str) -> type:
     return cls
 
 
-__all__ = ["RECEIVERS", "SENDERS", "WeightReceiver", "WeightSender", "WeightsMismatch", "make_sender", "open_weights"]
+__all__ = [
+    "RECEIVERS",
+    "SENDERS",
+    "SenderSettings",
+    "StagedVersion",
+    "WeightReceiver",
+    "WeightSender",
+    "WeightsMismatch",
+    "make_sender",
+    "open_weights",
+]

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from headrace.transport.weights.carrier import SenderSettings, StagedVersion
 from headrace.transport.weights.checksum import checksums, verify
-from headrace.transport.weights.layout import build_layout, flatten_into, unflatten
+from headrace.transport.weights.layout import Layout, build_layout, flatten_into, unflatten
 from headrace.transport.weights.manifest import Manifest, WeightsMismatch
 
 if TYPE_CHECKING:
@@ -80,6 +81,24 @@ class _Segment:
         self.version = None
 
 
+class _StagedSegment:
+    """See StagedVersion."""
+
+    def __init__(self, segment: _Segment, layout: Layout, version: int, step: int) -> None:
+        self._segment = segment
+        self._layout = layout
+        self.version = version
+        self.step = step
+
+    def seal(self) -> Manifest:
+        with memoryview(self._segment.map)[HEADER_BYTES : HEADER_BYTES + self._layout.nbytes] as view:
+            sums = checksums(view, self._layout.bounds)
+        location = str(self._segment.path)
+        return self._layout.manifest(
+            version=self.version, step=self.step, transport="shm", location=location, checksums=sums
+        )
+
+
 class ShmWriter:
     """The learner's end. `num_buffers` versions can be in use at once; a further one is not staged but skipped.
 
@@ -87,17 +106,13 @@ class ShmWriter:
     behind is removed when the first version is staged; segments of other runs are never touched.
     """
 
-    def __init__(
-        self, *, run_id: str, num_buffers: int = 2, bucket_bytes: int = 64 << 20, directory: Path = DIRECTORY
-    ) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", run_id):
-            raise ValueError(f"run_id must be 1 to 100 letters, digits, '.', '_' or '-', got {run_id!r}")
-        if num_buffers < 1:
-            raise ValueError(f"weights.num_buffers must be >= 1, got {num_buffers}; 2 lets staging and reading overlap")
-        self._prefix = f"headrace-{run_id}-weights-"
+    def __init__(self, settings: SenderSettings, *, directory: Path = DIRECTORY) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", settings.run_id):
+            raise ValueError(f"run_id must be 1 to 100 letters, digits, '.', '_' or '-', got {settings.run_id!r}")
+        self._prefix = f"headrace-{settings.run_id}-weights-"
         self._directory = Path(directory)
-        self._num_buffers = num_buffers
-        self._bucket_bytes = bucket_bytes
+        self._num_buffers = settings.num_buffers
+        self._bucket_bytes = settings.bucket_bytes
         self._incarnation = secrets.token_hex(4)
         self._segments: list[_Segment] = []
         self._num_created = 0
@@ -113,7 +128,7 @@ class ShmWriter:
 
     def stage(
         self, tensors: Mapping[str, Tensor], *, version: int, step: int, dtype: str | None = None
-    ) -> Manifest | None:
+    ) -> StagedVersion | None:
         """See WeightSender. Raises ValueError where `version` is not a newer one, OSError where /dev/shm is full."""
         layout = build_layout(tensors, dtype=dtype, bucket_bytes=self._bucket_bytes)
         segment = self._take(layout.nbytes, version)
@@ -122,14 +137,12 @@ class ShmWriter:
         try:
             segment.stamp(_OVERWRITING)
             flatten_into(segment.buffer(), tensors, layout)
-            with memoryview(segment.map)[HEADER_BYTES : HEADER_BYTES + layout.nbytes] as view:
-                sums = checksums(view, layout.bounds)
             segment.stamp(version)
             segment.version = version
             self._last_version = version
         finally:
             segment.writing = False
-        return layout.manifest(version=version, step=step, transport="shm", location=str(segment.path), checksums=sums)
+        return _StagedSegment(segment, layout, version, step)
 
     def release(self, version: int) -> None:
         """See WeightSender."""

@@ -92,9 +92,11 @@ class RlStage:
 
     @property
     def _wait_s(self) -> float:
-        """Short where a publication was skipped for want of a buffer."""
-        is_due = self._settings.mode == "async" and self._publisher.is_due(self.progress.step)
-        return min(self._settings.wait_s, SKIPPED_PAUSE_S) if is_due else self._settings.wait_s
+        """Short where a publication was skipped for want of a buffer, or will be due meanwhile."""
+        if self._settings.mode == "sync":
+            return self._settings.wait_s
+        due_in_s = self._publisher.due_in_s(self.progress.step)
+        return min(self._settings.wait_s, due_in_s if due_in_s > 0 else SKIPPED_PAUSE_S)
 
     async def _next_batch(self, wait_s: float) -> Batch:
         request = NextBatch(step=self.progress.step, wait_s=wait_s)

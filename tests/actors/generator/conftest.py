@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from headrace.actors.generator.engine import CommitTimings
 from headrace.actors.messages import Completion, Generate
 from headrace.actors.session import Sampling
-from headrace.transport.weights import Manifest
+from headrace.transport.weights import Manifest, SenderSettings
 from headrace.transport.weights.layout import model_tensors
 from headrace.transport.weights.shm import ShmWriter
 
@@ -51,7 +51,7 @@ class Bench:
     def __init__(self, engine: Any) -> None:
         self.engine = engine
         self.loop = asyncio.new_event_loop()
-        self.writer = ShmWriter(run_id="engine-contract", bucket_bytes=4096, num_buffers=4)
+        self.writer = ShmWriter(SenderSettings(run_id="engine-contract", bucket_bytes=4096, num_buffers=4))
         self.version = 0
         self.run(engine.start(), timeout_s=540)
 
@@ -74,9 +74,9 @@ class Bench:
         for old in range(self.version):  # the newest stays: an engine may need it to undo a failed load
             self.writer.release(old)
         self.version += 1
-        manifest = self.writer.stage(tensors, version=self.version, step=self.version)
-        assert manifest is not None, "no buffer is free"
-        return manifest
+        staged = self.writer.stage(tensors, version=self.version, step=self.version)
+        assert staged is not None, "no buffer is free"
+        return staged.seal()
 
     async def update(self, model: LlamaForCausalLM) -> CommitTimings:
         manifest = self.stage(model_tensors(model))

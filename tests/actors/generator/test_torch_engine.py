@@ -12,6 +12,7 @@ import torch
 
 from headrace.actors.generator.engine import EngineDied
 from headrace.actors.generator.torch_engine import TorchEngine
+from headrace.transport.weights import SenderSettings
 from headrace.transport.weights.layout import model_tensors
 from headrace.transport.weights.shm import ShmWriter
 
@@ -74,9 +75,10 @@ def test_bytes_overwritten_under_a_slow_reader_end_the_engine(
 ) -> None:
     """Taken for gone, its buffer released and reused between stage and commit: it must not serve the mixture."""
     bench = make_bench(TorchEngine(model_path=model_path))
-    writer = ShmWriter(run_id="slow-reader", num_buffers=1)
-    manifest = writer.stage(model_tensors(models["second"]), version=1, step=1)
-    assert manifest is not None
+    writer = ShmWriter(SenderSettings(run_id="slow-reader", num_buffers=1))
+    staged = writer.stage(model_tensors(models["second"]), version=1, step=1)
+    assert staged is not None
+    manifest = staged.seal()
     bench.run(bench.engine.stage_weights(manifest))
     writer.release(1)
     writer.stage(model_tensors(models["first"]), version=2, step=2)

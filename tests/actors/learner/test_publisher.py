@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,17 +15,26 @@ from headrace.transport import Activity, LoopClock, PeerLost, run_virtual
 from headrace.transport.weights import Manifest
 
 
+@dataclass(frozen=True)
+class Staged:
+    version: int
+    step: int
+
+    def seal(self) -> Manifest:
+        return Manifest(self.version, self.step, "test", "", 0, (), (), {})
+
+
 class Sender:
     """Two buffers, no bytes."""
 
     def __init__(self) -> None:
         self.staged: set[int] = set()
 
-    def stage(self, tensors: Any, *, version: int, step: int, dtype: str | None) -> Manifest | None:
+    def stage(self, tensors: Any, *, version: int, step: int, dtype: str | None) -> Staged | None:
         if len(self.staged) == 2:
             return None
         self.staged.add(version)
-        return Manifest(version, step, "test", "", 0, (), (), {})
+        return Staged(version, step)
 
     def release(self, version: int) -> None:
         self.staged.discard(version)
@@ -65,6 +75,12 @@ class PeerContext:
             raise PeerLost("gone")
         self.heard.append(message.manifest.version)
 
+    async def run_blocking(self, function: Any, *args: Any, label: str) -> Any:
+        return function(*args)
+
+    def tell_soon(self, to: str, message: Any) -> None:
+        """Metrics."""
+
     def spawn(self, coroutine: Any, name: str) -> None:
         self.tasks.append(asyncio.ensure_future(coroutine))
 
@@ -78,7 +94,7 @@ class PeerContext:
 
 @pytest.fixture
 def make(tmp_path) -> Any:
-    def make(timeout_s: float = 5.0) -> tuple[Publisher, PeerContext, Sender]:
+    def make(timeout_s: float = 5.0, every_s: float | None = None) -> tuple[Publisher, PeerContext, Sender]:
         context, sender = PeerContext(), Sender()
 
         async def run(label: str, function: Any, *args: Any) -> Any:
@@ -91,6 +107,7 @@ def make(tmp_path) -> Any:
             tensors=dict,
             run=run,
             every_steps=2,
+            every_s=every_s,
             dtype=None,
             timeout_s=timeout_s,
         )
@@ -248,5 +265,22 @@ def test_an_engine_that_still_starts_is_not_late(make):
         generators.came.set()
         publisher.served(version)
         await waiting
+
+    run_virtual(main())
+
+
+def test_an_interval_in_seconds_holds_back_what_steps_alone_would_send(make):
+    async def main() -> None:
+        publisher, context, _ = make(every_s=3.0)
+        await publisher.publish(0)
+        publisher.served(1)
+        assert publisher.due_in_s(1) == float("inf")
+        assert publisher.due_in_s(2) == 3.0
+        assert not await publisher.publish_if_due(2)
+        assert publisher.num_skipped == 0  # not due is not skipped
+        await asyncio.sleep(3.0)
+        assert await publisher.publish_if_due(9)
+        await context.settle()
+        assert (publisher.version, publisher.version_step) == (2, 9)  # the steps between are nobody's
 
     run_virtual(main())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from headrace.transport.weights import Manifest, WeightsMismatch, make_sender, open_weights
+from headrace.transport.weights import Manifest, SenderSettings, WeightsMismatch, make_sender, open_weights
 from headrace.transport.weights.shm import HEADER_BYTES, ShmReader, ShmWriter
 
 torch.set_num_threads(1)
@@ -22,9 +22,9 @@ def weights(value: float) -> dict[str, torch.Tensor]:
 
 
 def stage(writer: ShmWriter, version: int) -> Manifest:
-    manifest = writer.stage(weights(version), version=version, step=10 * version)
-    assert manifest is not None
-    return manifest
+    staged = writer.stage(weights(version), version=version, step=10 * version)
+    assert staged is not None
+    return staged.seal()
 
 
 def read(manifest: Manifest) -> dict[str, torch.Tensor]:
@@ -46,7 +46,7 @@ def corrupt(manifest: Manifest, offset: int) -> None:
 
 def test_what_was_staged_is_what_is_read(tmp_path: Path) -> None:
     """cases E85: lightseekorg/tokenspeed#1373. The bytes are the proof, not the answer."""
-    writer = ShmWriter(run_id="r", directory=tmp_path)
+    writer = ShmWriter(SenderSettings(run_id="r"), directory=tmp_path)
     first, second = stage(writer, 1), stage(writer, 2)
     for manifest in (first, second):
         found = read(manifest)
@@ -58,7 +58,7 @@ def test_what_was_staged_is_what_is_read(tmp_path: Path) -> None:
 
 def test_latest_only_and_buffers_are_reused(tmp_path: Path) -> None:
     """cases E91: PrimeIntellect-ai/prime-rl#1857. Nothing queues; a buffer is free only once it was released."""
-    writer = ShmWriter(run_id="r", directory=tmp_path, num_buffers=2)
+    writer = ShmWriter(SenderSettings(run_id="r", num_buffers=2), directory=tmp_path)
     first = stage(writer, 1)
     stage(writer, 2)
     assert writer.num_free == 0
@@ -73,7 +73,7 @@ def test_latest_only_and_buffers_are_reused(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_was_too_slow_learns_it(tmp_path: Path) -> None:
-    writer = ShmWriter(run_id="r", directory=tmp_path, num_buffers=1)
+    writer = ShmWriter(SenderSettings(run_id="r", num_buffers=1), directory=tmp_path)
     reader = ShmReader(stage(writer, 1))
     reader.verify()
     reader.check_unchanged()
@@ -86,7 +86,7 @@ def test_a_reader_that_was_too_slow_learns_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("offset", [0, 59, 64, 77])
 def test_one_flipped_bit_is_found(tmp_path: Path, offset: int) -> None:
-    writer = ShmWriter(run_id="r", directory=tmp_path, bucket_bytes=64)
+    writer = ShmWriter(SenderSettings(run_id="r", bucket_bytes=64), directory=tmp_path)
     manifest = stage(writer, 1)
     corrupt(manifest, offset)
     with pytest.raises(WeightsMismatch, match=rf"bucket {offset // 64} "):
@@ -95,7 +95,7 @@ def test_one_flipped_bit_is_found(tmp_path: Path, offset: int) -> None:
 
 
 def test_readers_cannot_change_a_segment(tmp_path: Path) -> None:
-    writer = ShmWriter(run_id="r", directory=tmp_path)
+    writer = ShmWriter(SenderSettings(run_id="r"), directory=tmp_path)
     manifest = stage(writer, 1)
     reader = ShmReader(manifest)
     for _, tensor in reader.tensors():
@@ -105,7 +105,7 @@ def test_readers_cannot_change_a_segment(tmp_path: Path) -> None:
 
 
 def test_views_outlive_the_reader_and_the_writer(tmp_path: Path) -> None:
-    writer = ShmWriter(run_id="r", directory=tmp_path)
+    writer = ShmWriter(SenderSettings(run_id="r"), directory=tmp_path)
     reader = ShmReader(stage(writer, 1))
     views = dict(reader.tensors())
     reader.close()
@@ -118,20 +118,20 @@ def test_views_outlive_the_reader_and_the_writer(tmp_path: Path) -> None:
 
 
 def test_a_larger_model_gets_a_larger_segment(tmp_path: Path) -> None:
-    writer = ShmWriter(run_id="r", directory=tmp_path, num_buffers=1)
+    writer = ShmWriter(SenderSettings(run_id="r", num_buffers=1), directory=tmp_path)
     stage(writer, 1)
     writer.release(1)
     big = {"a": torch.randn(5000)}
-    manifest = writer.stage(big, version=2, step=2)
-    assert manifest is not None
-    assert torch.equal(read(manifest)["a"], big["a"])
+    staged = writer.stage(big, version=2, step=2)
+    assert staged is not None
+    assert torch.equal(read(staged.seal())["a"], big["a"])
     assert len(list(tmp_path.iterdir())) == 1
     writer.close()
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced", "cut"])
 def test_a_segment_that_somebody_took_away_is_made_again(tmp_path: Path, how: str) -> None:
-    writer = ShmWriter(run_id="r", directory=tmp_path)
+    writer = ShmWriter(SenderSettings(run_id="r"), directory=tmp_path)
     lost = Path(stage(writer, 1).location)
     writer.release(1)
     if how == "cut":
@@ -148,7 +148,7 @@ def test_a_segment_that_somebody_took_away_is_made_again(tmp_path: Path, how: st
 
 
 def test_versions_only_rise(tmp_path: Path) -> None:
-    writer = ShmWriter(run_id="r", directory=tmp_path)
+    writer = ShmWriter(SenderSettings(run_id="r"), directory=tmp_path)
     stage(writer, 4)
     with pytest.raises(ValueError, match=r"above the last one staged \(4\), got 4"):
         stage(writer, 4)
@@ -156,15 +156,17 @@ def test_versions_only_rise(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_this_run_only_are_removed(tmp_path: Path) -> None:
-    stage(ShmWriter(run_id="run", directory=tmp_path), 1)
-    others = [ShmWriter(run_id=name, directory=tmp_path) for name in ("run2", "run-weights-00000000-0", "ru")]
+    stage(ShmWriter(SenderSettings(run_id="run"), directory=tmp_path), 1)
+    others = [
+        ShmWriter(SenderSettings(run_id=name), directory=tmp_path) for name in ("run2", "run-weights-00000000-0", "ru")
+    ]
     kept = {stage(writer, 1).location for writer in others}
-    own = {stage(ShmWriter(run_id="run", directory=tmp_path), 1).location}
+    own = {stage(ShmWriter(SenderSettings(run_id="run"), directory=tmp_path), 1).location}
     assert {str(path) for path in tmp_path.iterdir()} == kept | own
 
 
 def test_a_segment_that_is_gone_or_short_is_a_mismatch(tmp_path: Path) -> None:
-    writer = ShmWriter(run_id="r", directory=tmp_path)
+    writer = ShmWriter(SenderSettings(run_id="r"), directory=tmp_path)
     manifest = stage(writer, 1)
     with pytest.raises(WeightsMismatch, match="shorter than its manifest"):
         ShmReader(replace(manifest, nbytes=10**6))
@@ -175,7 +177,7 @@ def test_a_segment_that_is_gone_or_short_is_a_mismatch(tmp_path: Path) -> None:
 
 def test_a_readers_exit_leaves_the_segment(tmp_path: Path) -> None:
     """messaging.md 15: cpython#82300, an attacher's exit unlinks a multiprocessing segment. Ours stays."""
-    writer = ShmWriter(run_id="r", directory=tmp_path)
+    writer = ShmWriter(SenderSettings(run_id="r"), directory=tmp_path)
     manifest = stage(writer, 2)
     script = "import sys, mmap; f = open(sys.argv[1], 'rb');mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)[4096]"
     subprocess.run([sys.executable, "-c", script, manifest.location], check=True)
@@ -185,10 +187,10 @@ def test_a_readers_exit_leaves_the_segment(tmp_path: Path) -> None:
 
 def test_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'carrier-pigeon' is unknown; there are shm"):
-        make_sender("carrier-pigeon", run_id="r")
+        make_sender("carrier-pigeon", SenderSettings(run_id="r"))
     with pytest.raises(ValueError, match="run_id"):
-        make_sender("shm", run_id="../etc")
-    writer = ShmWriter(run_id="r", directory=tmp_path)
+        make_sender("shm", SenderSettings(run_id="../etc"))
+    writer = ShmWriter(SenderSettings(run_id="r"), directory=tmp_path)
     receiver = open_weights(stage(writer, 1))
     receiver.verify()
     assert [name for name, _ in receiver.tensors()] == ["a", "b"]
