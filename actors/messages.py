@@ -200,6 +200,13 @@ class PublishWeights:
     manifest: Manifest
 
 
+@message("weights.withdraw")
+@dataclass(frozen=True, slots=True)
+class WithdrawWeights:
+    """learner → parameter_server (ask → Accepted), where it has one buffer (weights.staging=false): it needs that of the
+    newest version for the next. WeightsReleased follows as soon as nobody reads it."""
+
+
 @message("weights.released")
 @dataclass(frozen=True, slots=True)
 class WeightsReleased:

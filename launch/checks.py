@@ -86,11 +86,16 @@ def sync_means_no_lag(config: Mapping[str, Any]) -> list[Problem]:
     """Nothing rewrites settings after composition: what contradicts the mode is refused."""
     if config.get("mode") != "sync":
         return []
-    wanted = {"staleness.max_lag_versions": 0, "staleness.hard_lag_versions": 0, "weights.every_steps": 1}
+    wanted = {
+        "staleness.max_lag_versions": "0",
+        "staleness.hard_lag_versions": "0",
+        "weights.every_steps": "1",
+        "weights.every_s": "null",
+    }
     return [
         Problem(key, shorten(value_at(config, key)), f"{value} with mode=sync", f"leave {key} out, or use mode=async")
         for key, value in wanted.items()
-        if value_at(config, key) is not None and value_at(config, key) != value
+        if value_at(config, key) is not None and str(value_at(config, key)) != value
     ]
 
 

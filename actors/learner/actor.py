@@ -61,7 +61,8 @@ class Learner(Actor):
     comes first. lr, lr_schedule, warmup_steps, min_lr_ratio: of the `rl` stage over max_steps; `pretrain` has its own.
     weights_every_steps, weights_every_s: steps, and seconds, between versions. weights_dtype: what travels ("bfloat16",
     …); None: as trained. weights_buffers: versions that may be staged at once. weights_bucket_bytes: of one checksum.
-    publish_timeout_s: for a version that must be served.
+    weights_staging: False: one buffer, and each publication is waited for (small memory). publish_timeout_s: for a
+    version that must be served.
     checkpoint_every_steps: 0 saves after `pretrain`, at the end and when stopped only. trained_path: where the sessions
     of each step are recorded (trained_log.py); None nowhere. dispatcher_patience_s: how long a dispatcher that is lost
     or silent is waited for. probe None: no probe.
@@ -100,6 +101,7 @@ class Learner(Actor):
         weights_every_s: float | None = None,
         weights_dtype: Literal["float64", "float32", "bfloat16", "float16"] | None = None,
         weights_buffers: int = 2,
+        weights_staging: bool = True,
         weights_bucket_bytes: int = 64 << 20,
         publish_timeout_s: float = 120.0,
         checkpoint_every_steps: int = 0,
@@ -165,7 +167,8 @@ class Learner(Actor):
         self._weights_every_steps = weights_every_steps
         self._weights_every_s = weights_every_s
         self._weights_dtype = weights_dtype
-        self._weights_buffers = weights_buffers
+        self._weights_buffers = weights_buffers if weights_staging else 1
+        self._weights_staging = weights_staging
         self._weights_bucket_bytes = weights_bucket_bytes
         self._publish_timeout_s = publish_timeout_s
         self._sender: WeightSender | None = None
@@ -197,6 +200,7 @@ class Learner(Actor):
             run=bench.run,
             every_steps=self._weights_every_steps,
             every_s=self._weights_every_s,
+            staging=self._weights_staging,
             dtype=self._weights_dtype,
             timeout_s=self._publish_timeout_s,
         )

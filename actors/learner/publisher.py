@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.actors.learner.versions import VersionLog
-from headrace.actors.messages import Metrics, PublishWeights
-from headrace.transport import Context, DeadlineExceeded, PeerLost, Refused, TransportError
+from headrace.actors.messages import Metrics, PublishWeights, WithdrawWeights
+from headrace.transport import Context, DeadlineExceeded, PeerLost, Refused, TransportError, insist
 from headrace.transport.weights import Manifest
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ class PublicationTimeout(TimeoutError):
 class Publisher:
     """`tensors` gives the weights under the names that engines know. `run` runs a function where the weights may be
     read (the learner's worker thread, between steps). A publication is due after `every_steps`, and after `every_s`
-    where that is given too."""
+    where that is given too. Without `staging` there is one buffer: each publication waits until it is free and then
+    until the version is served."""
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class Publisher:
         run: Callable[..., Any],
         every_steps: int,
         every_s: float | None = None,
+        staging: bool = True,
         dtype: str | None,
         timeout_s: float,
     ) -> None:
@@ -71,6 +73,8 @@ class Publisher:
         self._run = run
         self._every_steps = every_steps
         self._every_s = every_s
+        self._staging = staging
+        self._withdrawing = False
         self._dtype = dtype
         self._timeout_s = timeout_s
         self._changed = asyncio.Event()
@@ -116,6 +120,9 @@ class Publisher:
         tries anew."""
         if not self.is_due(step):
             return False
+        if not self._staging:
+            await self.wait_served(await self.publish(step))
+            return True
         staged = await self._stage(lambda: step)
         if staged is None:
             self.num_skipped += step != self._skipped_step
@@ -132,6 +139,8 @@ class Publisher:
             if staged is not None:
                 await self._send(staged)
                 return staged.version
+            if not self._staging:
+                await self._withdraw()
             await self._until_released(released, f"the weights of step {step}")
 
     async def wait_served(self, version: int) -> None:
@@ -162,7 +171,9 @@ class Publisher:
         """A parameter server that was restarted knows nothing: it gets the newest version again."""
         restarted = self._server is not None and self._server != incarnation
         self._server = incarnation
-        if restarted and self._newest is not None:
+        if restarted and self._withdrawing and self._newest is not None:
+            self.released(self._newest.version)  # nobody begins with it any more, and who reads it finds it changed
+        elif restarted and self._newest is not None:
             for version in self._held - {self._newest.version}:
                 self.released(version)  # the one that would have said so is gone
             self._context.spawn(self._announce(self._newest), f"announce version {self._newest.version} again")
@@ -186,6 +197,8 @@ class Publisher:
             if staged is not None:
                 logger.warning("version %d was refused (%s); version %d follows", version, reason, staged.version)
                 return await self._send(staged)
+            if not self._staging:
+                await self._withdraw()
             await self._until_released(released, f"the weights after version {version}")
 
     async def _stage(self, step: Callable[[], int]) -> StagedVersion | None:
@@ -196,6 +209,7 @@ class Publisher:
         started_s = clock.time()
         staged: StagedVersion | None = await self._run("stage", self._stage_now, step)
         if staged is not None:
+            self._withdrawing = False
             self._version, self._version_step, self._staged_at_s = staged.version, staged.step, clock.time()
             self._stage_s = self._staged_at_s - started_s
             self.num_published += 1
@@ -220,6 +234,20 @@ class Publisher:
         values = {"learner_stage_s": stage_s, "learner_seal_s": seal_s, "nbytes": float(manifest.nbytes)}
         self._context.tell_soon(MONITOR, Metrics("weights/learner", "version", manifest.version, values))
         await self._announce(manifest)
+
+    async def _withdraw(self) -> None:
+        """Ask for the one buffer back, until it is said that it is wanted; WeightsReleased follows."""
+        self._withdrawing = True
+        try:
+            await insist(
+                self._context,
+                PARAMETER_SERVER,
+                WithdrawWeights(),
+                timeout_s=_ANNOUNCE_TIMEOUT_S,
+                patience_s=self._timeout_s,
+            )
+        except TransportError as error:
+            raise PublicationTimeout(f"the parameter server did not give the one buffer back: {error}") from error
 
     async def _announce(self, manifest: Manifest) -> None:
         try:

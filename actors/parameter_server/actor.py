@@ -21,6 +21,7 @@ from headrace.actors.messages import (
     WeightsCommitted,
     WeightsRefused,
     WeightsReleased,
+    WithdrawWeights,
 )
 from headrace.actors.parameter_server.rollout import (
     INITIAL,
@@ -85,6 +86,11 @@ class ParameterServer(Actor):
     async def publish(self, message: PublishWeights) -> Accepted:
         """The learner's next version. Raises ValueError (a RemoteError there) where its number is not a new one."""
         self._carry_out(self._rollout.publish(message.manifest))
+        return Accepted()
+
+    @handles(WithdrawWeights)
+    async def withdraw(self, message: WithdrawWeights) -> Accepted:
+        self._carry_out(self._rollout.withdraw())
         return Accepted()
 
     @handles(SyncEvaluators, concurrent=1)

@@ -105,6 +105,7 @@ class Rollout:
         self._served = INITIAL
         self._held: int | None = None
         self._syncing = False
+        self._withdrawn = False
 
     @property
     def newest(self) -> int:
@@ -149,7 +150,9 @@ class Rollout:
                 f"version {manifest.version} is not above {self._newest}, the newest published; versions are never "
                 "reused: a restarted learner publishes the last one + 1"
             )
-        self._newest = manifest.version
+        self._newest, self._withdrawn = manifest.version, False
+        if self._syncing and self._held is None:
+            self._held = self._newest
         self._manifests[manifest.version] = manifest
         self._steps[manifest.version] = manifest.step
         return self._settle()
@@ -195,9 +198,16 @@ class Rollout:
             actions.append(Refused(self._newest, f"{name}: {reason}"))
         return actions
 
+    def withdraw(self) -> list[Action]:
+        """The learner has one buffer and needs it for the next version: nobody begins with the newest any more, and it
+        is released as soon as those under way are through. `publish` ends this."""
+        self._withdrawn = self._newest != INITIAL
+        return self._settle()
+
     def sync(self) -> list[Action]:
-        """Bring the evaluators to the version that is the newest now. Ends in one `Synced`."""
-        self._held = self._newest
+        """Bring the evaluators to the version that is the newest now, or, where that is withdrawn, to the next. Ends in
+        one `Synced`."""
+        self._held = None if self._withdrawn else self._newest
         self._syncing = True
         for member in self._members.values():
             if not member.follows:
@@ -243,7 +253,7 @@ class Rollout:
             return self._held if at_hand else None
         if self._newest == INITIAL and any((other.served or INITIAL) > INITIAL for other in self._members.values()):
             return None  # this server was restarted: nobody may begin with the initial weights now
-        return self._newest
+        return None if self._withdrawn else self._newest
 
     def _report_served(self) -> list[Action]:
         counted = [m.served for m in self._members.values() if m.follows and m.failed is None and m.served is not None]
@@ -266,7 +276,9 @@ class Rollout:
         return [Synced(self._held, self._steps[self._held], failed)]
 
     def _release(self) -> list[Action]:
-        needed = {self._newest} | {member.target for member in self._members.values()}
+        needed = {member.target for member in self._members.values()}
+        if not self._withdrawn:
+            needed.add(self._newest)
         if self._syncing:
             needed.add(self._held)
         free = sorted(version for version in self._manifests if version not in needed)

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.actors.learner.publisher import PublicationRefused, PublicationTimeout, Publisher
 from headrace.actors.learner.versions import VersionLog
-from headrace.actors.messages import PublishWeights
+from headrace.actors.messages import PublishWeights, WithdrawWeights
 from headrace.transport import Activity, LoopClock, PeerLost, run_virtual
 from headrace.transport.weights import Manifest
 
@@ -25,13 +25,14 @@ class Staged:
 
 
 class Sender:
-    """Two buffers, no bytes."""
+    """No bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_buffers: int) -> None:
+        self.num_buffers = num_buffers
         self.staged: set[int] = set()
 
     def stage(self, tensors: Any, *, version: int, step: int, dtype: str | None) -> Staged | None:
-        if len(self.staged) == 2:
+        if len(self.staged) == self.num_buffers:
             return None
         self.staged.add(version)
         return Staged(version, step)
@@ -68,12 +69,16 @@ class PeerContext:
         self.generators = Generators()
         self.up = True
         self.heard: list[int] = []
+        self.withdrawn = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
 
-    async def ask(self, to: str, message: PublishWeights, *, timeout_s: float) -> None:
+    async def ask(self, to: str, message: PublishWeights | WithdrawWeights, *, timeout_s: float) -> None:
         if not self.up:
             raise PeerLost("gone")
-        self.heard.append(message.manifest.version)
+        if isinstance(message, WithdrawWeights):
+            self.withdrawn.set()
+        else:
+            self.heard.append(message.manifest.version)
 
     async def run_blocking(self, function: Any, *args: Any, label: str) -> Any:
         return function(*args)
@@ -94,8 +99,10 @@ class PeerContext:
 
 @pytest.fixture
 def make(tmp_path) -> Any:
-    def make(timeout_s: float = 5.0, every_s: float | None = None) -> tuple[Publisher, PeerContext, Sender]:
-        context, sender = PeerContext(), Sender()
+    def make(
+        timeout_s: float = 5.0, every_s: float | None = None, staging: bool = True
+    ) -> tuple[Publisher, PeerContext, Sender]:
+        context, sender = PeerContext(), Sender(2 if staging else 1)
 
         async def run(label: str, function: Any, *args: Any) -> Any:
             return function(*args)
@@ -108,6 +115,7 @@ def make(tmp_path) -> Any:
             run=run,
             every_steps=2,
             every_s=every_s,
+            staging=staging,
             dtype=None,
             timeout_s=timeout_s,
         )
@@ -282,5 +290,42 @@ def test_an_interval_in_seconds_holds_back_what_steps_alone_would_send(make):
         assert await publisher.publish_if_due(9)
         await context.settle()
         assert (publisher.version, publisher.version_step) == (2, 9)  # the steps between are nobody's
+
+    run_virtual(main())
+
+
+def test_without_staging_the_one_buffer_is_asked_back_and_each_version_is_waited_for(make):
+    async def main() -> None:
+        publisher, context, sender = make(staging=False)
+        await publisher.publish(0)
+        publisher.served(1)
+        training = asyncio.ensure_future(publisher.publish_if_due(2))
+        await context.withdrawn.wait()
+        assert sender.staged == {1}
+        publisher.released(1)
+        await asyncio.sleep(1)
+        assert context.heard == [1, 2]
+        assert not training.done()
+        publisher.served(2)
+        assert await training
+
+    run_virtual(main())
+
+
+def test_a_server_that_was_restarted_holds_no_buffer_back(make):
+    """It knows of no version: who reads the old one finds it changed, and nobody begins with it."""
+
+    async def main() -> None:
+        publisher, context, _ = make(staging=False)
+        publisher.server_up("first")
+        await publisher.publish(0)
+        publisher.served(1)
+        training = asyncio.ensure_future(publisher.publish_if_due(2))
+        await context.withdrawn.wait()
+        publisher.server_up("second")
+        await asyncio.sleep(1)
+        assert context.heard == [1, 2]
+        publisher.served(2)
+        assert await training
 
     run_virtual(main())

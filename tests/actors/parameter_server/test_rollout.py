@@ -107,6 +107,34 @@ def test_a_restarted_server_learns_from_the_answers_what_is_served() -> None:
     assert len(rollout.publish(manifest(8))) == 2
 
 
+def test_a_withdrawn_version_is_released_when_nobody_is_under_way_and_begun_by_nobody() -> None:
+    """weights.staging=false: the learner has one buffer."""
+    rollout = Rollout()
+    rollout.member_up("generator/0", "a", follows=True)
+    rollout.committed("generator/0", "a", 0, serving=0)
+    assert rollout.withdraw() == []  # nothing was published
+    assert rollout.publish(manifest(1)) == [Stage("generator/0", "a", manifest(1))]
+    assert rollout.withdraw() == []
+    assert rollout.member_up("generator/1", "b", follows=True) == []
+    assert rollout.staged("generator/0", "a", 1) == [Commit("generator/0", "a", 1)]
+    assert rollout.committed("generator/0", "a", 1, serving=1) == [Served(1, 10), Release(1)]
+    assert rollout.publish(manifest(2)) == [
+        Stage(name, i, manifest(2)) for name, i in (("generator/0", "a"), ("generator/1", "b"))
+    ]
+
+
+def test_evaluators_asked_for_a_withdrawn_version_get_the_next() -> None:
+    rollout = Rollout()
+    rollout.member_up("evaluator/0", "a", follows=False)
+    rollout.publish(manifest(1))
+    assert rollout.withdraw() == [Release(1)]
+    assert rollout.sync() == []
+    assert rollout.publish(manifest(2)) == [Stage("evaluator/0", "a", manifest(2))]
+    assert rollout.withdraw() == []  # the evaluator reads it
+    rollout.staged("evaluator/0", "a", 2)
+    assert rollout.committed("evaluator/0", "a", 2, serving=2) == [Synced(2, 20, ()), Release(2)]
+
+
 class Schedules(RuleBasedStateMachine):
     """Generators and evaluators that come, go, answer late, fail; a learner that publishes at any time."""
 
@@ -124,6 +152,7 @@ class Schedules(RuleBasedStateMachine):
         self.released: list[int] = []
         self.served: list[int] = [0]
         self.syncing = False
+        self.withdrawn = False
 
     def take(self, actions: list[object]) -> None:
         for action in actions:
@@ -168,8 +197,14 @@ class Schedules(RuleBasedStateMachine):
         self.take(self.rollout.member_down(name, incarnation))
 
     @rule()
+    def withdraw(self) -> None:
+        self.withdrawn = self.version > 0
+        self.take(self.rollout.withdraw())
+
+    @rule()
     def publish(self) -> None:
         self.version += 1
+        self.withdrawn = False
         self.take(self.rollout.publish(manifest(self.version)))
 
     @precondition(lambda self: not self.syncing)
@@ -204,13 +239,15 @@ class Schedules(RuleBasedStateMachine):
     def every_buffer_is_either_needed_or_released(self) -> None:
         held = set(range(1, self.version + 1)) - set(self.released)
         assert held == self.rollout.buffers
-        needed = ({self.version} | self.reading()) - {0}
+        needed = ((set() if self.withdrawn else {self.version}) | self.reading()) - {0}
         assert needed <= held
         if not self.syncing:
             assert held == needed
 
     def teardown(self) -> None:
         """Once every answer has come, all live generators serve the newest and one buffer is left."""
+        if self.withdrawn:
+            self.publish()
         for _ in range(200):
             if not self.owed:
                 break
