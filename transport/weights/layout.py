@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 ALIGNMENT_BYTES = 64
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name)
-    for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+    for name in (
+        *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+        *("int64", "int32", "int16", "int8", "uint8", "bool"),
+    )
 }
 """Every dtype that may travel, by its name in a manifest."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -92,7 +95,7 @@ class Layout:
 
 
 def build_layout(tensors: Mapping[str, Tensor], *, dtype: str | None = None, bucket_bytes: int = 64 << 20) -> Layout:
-    """Lay out tensors in the order given. `dtype` converts floating-point tensors only; None keeps each one's own."""
+    """Lay out tensors in the order given. `dtype` converts tensors of FLOAT_DTYPES only; None keeps each one's own."""
     if dtype is not None and dtype not in FLOAT_DTYPES:
         raise ValueError(f"weights dtype must be one of {sorted(FLOAT_DTYPES)} or None, got {dtype!r}")
     if bucket_bytes < ALIGNMENT_BYTES:
@@ -108,7 +111,9 @@ def build_layout(tensors: Mapping[str, Tensor], *, dtype: str | None = None, buc
             continue
         if key is not None:
             owners[key] = name
-        sent_dtype = DTYPES[dtype] if dtype is not None and tensor.is_floating_point() else tensor.dtype
+        sent_dtype = tensor.dtype
+        if dtype is not None and dtype_name(tensor.dtype) in FLOAT_DTYPES:
+            sent_dtype = DTYPES[dtype]
         offset = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         nbytes = tensor.numel() * sent_dtype.itemsize
         specs.append(TensorSpec(name, dtype_name(sent_dtype), tuple(tensor.shape), offset, nbytes))

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 FLOAT_DTYPES = frozenset({"float64", "float32", "float16", "bfloat16"})
+"""What may be converted into one another. The float8 kinds travel, but as they are: without their scales their values
+mean nothing, so that a conversion would be wrong in silence."""
 
 
 class WeightsMismatch(ValueError):
@@ -38,9 +40,24 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
+class Adapter:
+    """The tensors are LoRA factors, not weights: of each module the weight W is to act as W + (alpha / rank) · B @ A.
+
+    modules: names of the adapted modules in the model ("model.layers.0.mlp.up_proj"); A is float[rank, in] and B is
+    float[out, rank], under PEFT's names (`factor_names`). base: the version of the full weights that they go upon, which
+    a receiver that holds other ones loads first; None: what the model folder holds."""
+
+    rank: int
+    alpha: float
+    modules: tuple[str, ...]
+    base: Manifest | None
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """`tied` maps a name that shares another's storage to that name (it has no bytes of its own).
-    `location` says where the bytes are, in the words of `transport` (for "shm": the segment's path)."""
+    `location` says where the bytes are, in the words of `transport` (for "shm": the segment's path).
+    `adapter`: None for full weights."""
 
     version: int
     step: int
@@ -50,11 +67,17 @@ class Manifest:
     tensors: tuple[TensorSpec, ...]
     buckets: tuple[Bucket, ...]
     tied: dict[str, str]
+    adapter: Adapter | None = None
 
     @property
     def names(self) -> frozenset[str]:
         """Every name that this version sets, tied ones included."""
         return frozenset(spec.name for spec in self.tensors) | frozenset(self.tied)
+
+
+def same_weights(one: Manifest, other: Manifest) -> bool:
+    """Whether two versions hold the same bytes under the same names, wherever they lie."""
+    return (one.tensors, one.tied, one.buckets) == (other.tensors, other.tied, other.buckets)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,13 @@ def test_dtype_converts_floats_only() -> None:
     assert back["ids"].dtype == torch.int64
 
 
+def test_float8_is_neither_converted_nor_taken_for_another_float() -> None:
+    manifest = manifest_of({"w": torch.zeros(2, dtype=torch.float8_e4m3fn), "x": torch.zeros(2)}, dtype="bfloat16")
+    assert [spec.dtype for spec in manifest.tensors] == ["float8_e4m3fn", "bfloat16"]
+    with pytest.raises(WeightsMismatch, match="w: dtype float8_e4m3fn sent, bfloat16 expected"):
+        check_expected(manifest, dict.fromkeys("wx", Expected((2,), "bfloat16")), cast_floats=True)
+
+
 def test_ties_travel_once() -> None:
     weight = torch.randn(8, 4)
     tensors = {"embed": weight, "head": weight, "view": weight[:4]}
