@@ -10,7 +10,7 @@ import pytest
 import torch
 from transports import Transport
 
-from headrace.transport.weights import Manifest, WeightsMismatch, WeightSender, check_expected
+from headrace.transport.weights import Manifest, WeightSender, WeightsMismatch, check_expected
 from headrace.transport.weights.checksum import checksums
 from headrace.transport.weights.layout import DTYPES, build_layout, expected_of, flatten_into, model_tensors
 
