@@ -19,7 +19,7 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
-from headrace.transport.weights import Bucket, Manifest, TensorSpec, open_weights
+from headrace.transport.weights import Adapter, Bucket, Manifest, TensorSpec, open_weights
 
 _LAYERWISE_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
 
@@ -42,9 +42,14 @@ def manifest_to_dict(manifest: Manifest) -> dict[str, Any]:
 
 
 def manifest_from_dict(values: dict[str, Any]) -> Manifest:
+    adapter = values["adapter"]
+    if adapter is not None:
+        base = None if adapter["base"] is None else manifest_from_dict(adapter["base"])
+        adapter = Adapter(**{**adapter, "modules": tuple(adapter["modules"]), "base": base})
     tensors = tuple(TensorSpec(**{**spec, "shape": tuple(spec["shape"])}) for spec in values["tensors"])
     buckets = tuple(Bucket(**bucket) for bucket in values["buckets"])
-    return Manifest(**{**values, "tensors": tensors, "buckets": buckets, "tied": dict(values["tied"])})
+    plain = {"tensors": tensors, "buckets": buckets, "tied": dict(values["tied"]), "adapter": adapter}
+    return Manifest(**{**values, **plain})
 
 
 class StagedWeightTransfer(WeightTransferEngine[StagedInit, StagedUpdate]):  # type: ignore[misc]

@@ -12,15 +12,18 @@ from headrace.transport.weights.carrier import (
     open_weights,
 )
 from headrace.transport.weights.manifest import (
+    Adapter,
     Bucket,
     Expected,
     Manifest,
     TensorSpec,
     WeightsMismatch,
     check_expected,
+    same_weights,
 )
 
 __all__ = [
+    "Adapter",
     "Bucket",
     "Expected",
     "Manifest",
@@ -33,4 +36,5 @@ __all__ = [
     "check_expected",
     "make_sender",
     "open_weights",
+    "same_weights",
 ]

@@ -44,7 +44,7 @@ class Adapter:
     """The tensors are LoRA factors, not weights: of each module the weight W is to act as W + (alpha / rank) · B @ A.
 
     modules: names of the adapted modules in the model ("model.layers.0.mlp.up_proj"); A is float[rank, in] and B is
-    float[out, rank], under PEFT's names (`factor_names`). base: the version of the full weights that they go upon, which
+    float[out, rank], under PEFT's names. base: the version of the full weights that they go upon, which
     a receiver that holds other ones loads first; None: what the model folder holds."""
 
     rank: int

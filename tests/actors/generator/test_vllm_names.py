@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
+from dataclasses import replace
 from importlib.metadata import entry_points
 
 import pytest
@@ -62,8 +64,11 @@ def test_the_plug_in_is_found_and_registers_once() -> None:
 
 def test_a_manifest_survives_the_way_to_the_worker() -> None:
     from headrace.actors.generator.vllm_transfer import StagedUpdate, manifest_from_dict, manifest_to_dict
-    from headrace.transport.weights import Bucket, Manifest, TensorSpec
+    from headrace.transport.weights import Adapter, Bucket, Manifest, TensorSpec
 
     spec = TensorSpec("w", "bfloat16", (2, 3), 0, 12)
     manifest = Manifest(3, 30, "shm", "somewhere", 12, (spec,), (Bucket(0, 12, 2**64 - 1),), {"head": "w"})
     assert manifest_from_dict(StagedUpdate(manifest_to_dict(manifest)).manifest) == manifest
+    for base in (None, manifest):
+        upon = replace(manifest, version=4, adapter=Adapter(8, 16.0, ("model.up_proj",), base))
+        assert manifest_from_dict(json.loads(json.dumps(manifest_to_dict(upon)))) == upon
