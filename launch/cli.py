@@ -2,7 +2,8 @@
 
     headrace launch [OVERRIDE…] [--config-dir DIR] [--cfg job] [--resolve] [--multirun] [--quiet]
     headrace report [RUN] [--json]
-    headrace export RUN DIR [--version V]
+    headrace export RUN DIR [--version V] [--adapters]
+    headrace scale [RUN] [ROLE=COUNT] [--node NAME]
 
 Exit codes: 0 finished, 1 failed, 2 the configuration or a command line that cannot work, 130 Ctrl-C, 143 SIGTERM.
 """
@@ -22,6 +23,7 @@ from headrace.launch.console import Console
 from headrace.launch.job import EXIT_BAD_CONFIG, EXIT_CODES
 from headrace.launch.problems import ConfigError
 from headrace.launch.run_folder import find_run
+from headrace.launch.scaling import CannotScale, parse_wish
 from headrace.transport.errors import TransportError
 
 RUNS = Path("runs")
@@ -43,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"headrace: {error}", file=sys.stderr)
         return EXIT_BAD_CONFIG
+    except CannotScale as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return error.exit_code
     except BrokenPipeError:  # who read the output has enough of it
         sys.stdout = None  # or the interpreter complains about it at its end
         return EXIT_CODES["failed"]
@@ -86,7 +91,19 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("folder", metavar="RUN", help="a run folder")
     export.add_argument("target", metavar="DIR", type=Path, help="where to write; must not exist")
     export.add_argument("--version", type=int, help="the version of the weights (default: the last saved)")
+    export.add_argument(
+        "--adapters", action="store_true", help="of a LoRA run: the adapters alone, not merged into their base"
+    )
     export.set_defaults(run=_export)
+    scale = commands.add_parser("scale", help="change the number of a role's actors in a running run")
+    scale.add_argument(
+        "given",
+        nargs="*",
+        metavar="RUN, ROLE=COUNT",
+        help=f"a run folder (default: {RUNS}/latest), and what to have: generator=2; without it, the counts are shown",
+    )
+    scale.add_argument("--node", help="the node where actors join or leave (default: where the role is)")
+    scale.set_defaults(run=_scale)
     return parser
 
 
@@ -123,8 +140,23 @@ def _report(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     from headrace.launch.export import export_run
 
-    source = export_run(find_run(RUNS, options.folder), options.target, version=options.version)
+    folder = find_run(RUNS, options.folder)
+    source = export_run(folder, options.target, version=options.version, merge=not options.adapters)
     print(f"wrote {options.target} from {source}")
+    return 0
+
+
+def _scale(options: argparse.Namespace) -> int:
+    from headrace.launch.control_client import scale  # sockets stay out of the other commands
+
+    wishes = [text for text in options.given if "=" in text and not Path(text).is_dir()]
+    runs = [text for text in options.given if text not in wishes]
+    if len(wishes) > 1 or len(runs) > 1:
+        raise CannotScale(f"got {' '.join(options.given)}; give one RUN and one ROLE=COUNT at most")
+    if options.node is not None and not wishes:
+        raise CannotScale("--node needs a ROLE=COUNT beside it, as in generator=2 --node NAME")
+    wish = parse_wish(wishes[0], options.node) if wishes else None
+    scale(find_run(RUNS, runs[0] if runs else None), wish, lambda text: print(text, flush=True))
     return 0
 
 

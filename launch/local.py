@@ -4,9 +4,10 @@ launch=local."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from headrace.launch.control import ControlServer
 from headrace.launch.descriptors import raise_descriptor_limit
 from headrace.launch.ending_signals import on_ending_signals
 from headrace.launch.environ import check_distinct_devices, child_environment, launcher_environment
@@ -23,16 +24,18 @@ from headrace.launch.shared_memory import remove_run
 from headrace.launch.start_order import DEFAULT_ORDER
 from headrace.launch.supervisor import Supervisor, launcher_failure
 from headrace.launch.supervisor_state import RestartPolicy
-from headrace.launch.topology import devices_of
+from headrace.launch.topology import ProcessPlan, devices_of
 from headrace.launch.undertaker import Undertaker
-from headrace.transport import Runtime
+
+Admit = Callable[[Sequence[ProcessPlan]], None]
 
 
 class LocalLauncher:
     """`restart`: roles whose processes are restarted when they end, null for all; any other loss fails the run. More
     than `max_restarts` on one node within `restart_window_s` fail it too, and so do `max_failed_starts` ends in a row
     of a process that was not up. One that is not up after `start_timeout_s`, or gives no sign for `silence_s`, is
-    killed and counts as ended. A handler that holds its event loop longer than `lag_warn_s` is named in the log.
+    killed and counts as ended. One that leaves in mid-run (`headrace scale`) has `leave_timeout_s` for the work in its
+    hands. A handler that holds its event loop longer than `lag_warn_s` is named in the log.
 
     With one node its supervisor lives in this process; with several, each has an agent process. What ran on a node
     whose agent is lost is placed on other nodes; the agent is started again, unless `restart_nodes` is false."""
@@ -48,6 +51,7 @@ class LocalLauncher:
         start_timeout_s: float = 600.0,
         drain_timeout_s: float = 6.0,
         stop_stagger_s: float = 0.5,
+        leave_timeout_s: float = 60.0,
         silence_s: float = 60.0,
         lag_warn_s: float = 1.0,
         start_order: Sequence[str] = DEFAULT_ORDER,
@@ -66,6 +70,7 @@ class LocalLauncher:
             restart_nodes=restart_nodes,
             drain_timeout_s=drain_timeout_s,
             stop_stagger_s=stop_stagger_s,
+            leave_timeout_s=leave_timeout_s,
             silence_s=silence_s,
             lag_warn_s=lag_warn_s,
             start_order=tuple(start_order),
@@ -74,9 +79,13 @@ class LocalLauncher:
     async def launch(self, job: Job) -> Outcome:
         """See job.Launcher. Takes over SIGINT, SIGTERM and SIGHUP while it runs."""
         environment = launcher_environment()
-        check_distinct_devices(
-            [(plan.name, plan.node, child_environment(environment, plan, offline=True)) for plan in job.processes]
-        )
+
+        def admit(processes: Sequence[ProcessPlan]) -> None:
+            check_distinct_devices(
+                [(plan.name, plan.node, child_environment(environment, plan, offline=True)) for plan in processes]
+            )
+
+        admit(job.processes)
         raise_descriptor_limit()
         undertaker = Undertaker()
         undertaker.remove_shared_memory(job.run_id)
@@ -96,18 +105,26 @@ class LocalLauncher:
         )
         try:
             await network.runtime.start()
-            return await self._run(job, network.runtime, starter, agents)
+            return await self._run(job, network, starter, agents, admit)
         finally:
             await network.runtime.stop()
             network.close()
             remove_run(job.run_id)
             undertaker.dismiss()
 
-    async def _run(self, job: Job, runtime: Runtime, starter: ProcessStarter, agents: LocalAgents) -> Outcome:
+    async def _run(
+        self, job: Job, network: RunNetwork, starter: ProcessStarter, agents: LocalAgents, admit: Admit
+    ) -> Outcome:
+        runtime = network.runtime
         nodes = list(devices_of(job.config["topology"]))
         supervisor = Supervisor(
-            job, self._settings, directory=runtime.directory, agents=agents if len(nodes) > 1 else None
+            job,
+            self._settings,
+            directory=runtime.directory,
+            agents=agents if len(nodes) > 1 else None,
+            admit=admit,
         )
+        control = ControlServer(job.folder, network.folder, supervisor.scaler)
         runtime.failed.add_done_callback(lambda failed: _runtime_failed(supervisor, failed))
         with on_ending_signals(supervisor.interrupt):
             try:
@@ -115,8 +132,10 @@ class LocalLauncher:
                 if len(nodes) == 1:
                     policy = self._settings.restart_policy
                     await runtime.add(NodeSupervisor(node=nodes[0], policy=policy, start=starter), node_actor(nodes[0]))
+                await control.start()
                 return await supervisor.run()
             finally:
+                await control.close()
                 await supervisor.close()
                 await runtime.stop()
                 supervisor.show_logs()

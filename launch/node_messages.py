@@ -38,6 +38,15 @@ class StopProcess:
     process: str
 
 
+@message("node.let_leave")
+@dataclass(frozen=True, slots=True)
+class LetLeave:
+    """supervisor → node (ask → Accepted, with the incarnation that is to end, "" where there is none): it ends by
+    itself, in mid-run; it is not restarted, and its end is no failure."""
+
+    process: str
+
+
 @message("node.kill")
 @dataclass(frozen=True, slots=True)
 class KillProcess:

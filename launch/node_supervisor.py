@@ -19,6 +19,7 @@ from headrace.actors.messages import Accepted
 from headrace.launch.logs import last_lines
 from headrace.launch.node_messages import (
     KillProcess,
+    LetLeave,
     ProcessEnded,
     ProcessStarted,
     RestartNothing,
@@ -112,6 +113,13 @@ class NodeSupervisor(Actor):
         if life is not None:
             life.child.ask_to_stop()
         return Accepted()
+
+    @handles(LetLeave)
+    async def let_leave(self, message: LetLeave) -> Accepted:
+        if self._state.phase(message.process) is not None:
+            self._state.stop(message.process)
+        life = self._lives.get(message.process)
+        return Accepted("" if life is None else life.incarnation)
 
     @handles(KillProcess)
     async def kill_process(self, message: KillProcess) -> Accepted:

@@ -3,7 +3,7 @@ machine: each process is on one living node or homeless, and no slot is given tw
 
 A lost node's processes become homeless; `settle` places those for which a living node has room: as many free slots as
 they need, which for a process without devices is any node. A role that has nobody left comes first. Called by
-supervisor.py.
+run_nodes.py. What joins in mid-run is `add`ed; what leaves keeps its slots until it has ended, and is never homeless.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class Placement:
         self._devices = {node: tuple(slots) for node, slots in devices.items()}
         self._homeless: list[str] = []
         self._lost: set[str] = set()
+        self._leaving: set[str] = set()
 
     @property
     def nodes(self) -> list[str]:
@@ -33,8 +34,16 @@ class Placement:
         """Processes that no node has room for, as they were placed last."""
         return [self._plans[name] for name in self._homeless]
 
+    @property
+    def plans(self) -> list[ProcessPlan]:
+        """Every process, also homeless and leaving ones, in the order in which they came."""
+        return list(self._plans.values())
+
     def plan(self, process: str) -> ProcessPlan:
         return self._plans[process]
+
+    def is_leaving(self, process: str) -> bool:
+        return process in self._leaving
 
     def on(self, node: str) -> list[ProcessPlan]:
         """What a node runs, in start order."""
@@ -50,10 +59,29 @@ class Placement:
 
     # --- transitions ------------------------------------------------------------------------------------------------
 
+    def add(self, plan: ProcessPlan) -> None:
+        """A process that joins, on a living node and free slots of it. Raises ValueError."""
+        taken = set(plan.devices) - set(self.free_slots(plan.node) if plan.node in self.nodes else ())
+        if plan.name in self._plans or plan.node not in self.nodes or taken:
+            raise ValueError(f"{plan.name} cannot join on {plan.node}: the name, the node or its slots are not free")
+        self._plans[plan.name] = plan
+
+    def leave(self, process: str) -> None:
+        """It is on its way out."""
+        self._leaving.add(process)
+
+    def remove(self, process: str) -> None:
+        """It has ended for good, or never had a place. Idempotent."""
+        self._plans.pop(process, None)
+        self._leaving.discard(process)
+        self._homeless = [name for name in self._homeless if name != process]
+
     def lose(self, node: str) -> list[ProcessPlan]:
-        """The node is gone; its processes, now homeless."""
+        """The node is gone; its processes, now homeless, less those that were leaving."""
         lost = self.on(node)
         self._lost.add(node)
+        for name in [plan.name for plan in lost if plan.name in self._leaving]:
+            self.remove(name)
         self._homeless = [name for name in self._plans if name in self._homeless or self._plans[name] in lost]
         return lost
 

@@ -15,6 +15,8 @@ from headrace.launch.run_network import Joining
 from headrace.launch.topology import ProcessPlan
 from headrace.launch.undertaker import Undertaker
 
+PROCESS = "headrace.launch.process"
+
 
 class ProcessStarter:
     """`environment` is what the processes' variables are made from; `joining` gives what a new incarnation is told."""
@@ -35,7 +37,7 @@ class ProcessStarter:
     def __call__(self, plan: ProcessPlan, incarnation: str) -> Child:
         joining = self._joining(incarnation)
         child = Child(
-            [sys.executable, "-m", "headrace.launch.process", str(self._folder), plan.name, str(os.getpid())],
+            [sys.executable, "-m", PROCESS, str(self._folder), plan.name, str(os.getpid()), *plan.actors],
             environment=child_environment(self._environment, plan, offline=True, private_folder=joining.ipc_folder),
             log=self._folder / "logs" / f"{plan.name}.log",
             first_line=joining.to_line(),

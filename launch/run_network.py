@@ -75,6 +75,11 @@ class RunNetwork:
             max_message_bytes=self._settings.max_message_bytes,
         )
 
+    @property
+    def folder(self) -> Path:
+        """Private (mode 0700), and gone with the run."""
+        return self._folder
+
     def joining(self, incarnation: str) -> Joining:
         """For a child whose death will be reported under this incarnation. The runtime must have been started."""
         directory = str(self.runtime.address)

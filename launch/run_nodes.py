@@ -13,20 +13,23 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from headrace.actors.messages import Accepted
 from headrace.launch.console import Console
 from headrace.launch.node_agents import NodeAgents
-from headrace.launch.node_messages import NODE_ROLE, StartProcess, node_actor
+from headrace.launch.node_messages import NODE_ROLE, LetLeave, StartProcess, node_actor
 from headrace.launch.outbox import Outbox
 from headrace.launch.placement import Placement
 from headrace.launch.supervisor_state import Escalate, Exit, Restart, RestartPolicy, SupervisorState
 from headrace.launch.topology import ProcessPlan
-from headrace.transport import Context
+from headrace.transport import Context, DeadlineExceeded, PeerLost
 
 AGENT_START_TIMEOUT_S = 60.0
 TICK_S = 0.5
+LET_LEAVE_TIMEOUT_S = 30.0
 MISSABLE_ROLES = ("monitor",)
 """A run goes on without any of these; of every other role the last one cannot be missed."""
 
@@ -87,6 +90,46 @@ class RunNodes:
         outbox = self._outboxes.get(self.plan(process).node)
         if outbox is not None:
             outbox.put(message)
+
+    @property
+    def plans(self) -> list[ProcessPlan]:
+        """Every process, in the order in which they came."""
+        return self._placement.plans
+
+    @property
+    def staying(self) -> list[ProcessPlan]:
+        """Those that are not leaving."""
+        return [plan for plan in self._placement.plans if not self._placement.is_leaving(plan.name)]
+
+    def free_slots(self) -> dict[str, list[str]]:
+        """Of each living node."""
+        return {node: self._placement.free_slots(node) for node in self._placement.nodes}
+
+    def add(self, plan: ProcessPlan) -> None:
+        """Have a process started that joins in mid-run. Raises ValueError where it has no place."""
+        self._placement.add(plan)
+        self._outboxes[plan.node].put(StartProcess(plan))
+
+    async def let_leave(self, process: str) -> str:
+        """It is not restarted from here on. Returns the incarnation that is to end, "" where there is none."""
+        if any(plan.name == process for plan in self._placement.homeless):
+            self._placement.remove(process)
+            return ""
+        self._placement.leave(process)
+        node = node_actor(self.plan(process).node)
+        while self.knows(process):  # a node that is lost takes it along
+            with suppress(DeadlineExceeded, PeerLost):
+                answer: Accepted = await self._context.ask(node, LetLeave(process), timeout_s=LET_LEAVE_TIMEOUT_S)
+                return answer.incarnation
+            await self._context.clock.sleep(TICK_S)
+        return ""
+
+    def remove(self, process: str) -> None:
+        """It has ended for good: its slots are free. Idempotent."""
+        self._placement.remove(process)
+
+    def knows(self, process: str) -> bool:
+        return any(plan.name == process for plan in self._placement.plans)
 
     def stop(self, message: object) -> None:
         """The run is ending: nothing is placed or started again; what was not sent is dropped for `message`."""

@@ -43,14 +43,15 @@ def begin(parent_pid: int) -> None:
 
 
 async def serve(runtime: Runtime, add_actors: Coroutine[Any, Any, None]) -> int:
-    """Start the runtime, then the actors; serve until SIGTERM (0) or until one of them fails (1)."""
+    """Start the runtime, then the actors; serve until SIGTERM or until it has left the run as asked (0), or until one
+    of them fails (1)."""
     loop = asyncio.get_running_loop()
     stopping: asyncio.Future[None] = loop.create_future()
     loop.add_signal_handler(signal.SIGTERM, _resolve, stopping)
     await runtime.start()
     starting = asyncio.ensure_future(add_actors)
     # SIGTERM during a long on_start ends the process without waiting for it
-    ends: list[asyncio.Future[Any]] = [stopping, runtime.failed]
+    ends: list[asyncio.Future[Any]] = [stopping, runtime.failed, runtime.left]
     await asyncio.wait([starting, *ends], return_when=asyncio.FIRST_COMPLETED)
     if starting.done() and not starting.exception():
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -63,7 +64,8 @@ async def serve(runtime: Runtime, add_actors: Coroutine[Any, Any, None]) -> int:
             "stopping: %s", str(failure).splitlines()[0], exc_info=None if isinstance(failure, ActorFailed) else failure
         )
     starting.cancel()
-    await runtime.stop(reason="failed" if failure else "the run is ending")
+    left = "it left the run" if runtime.left.done() else "the run is ending"
+    await runtime.stop(reason="failed" if failure else left)
     return 1 if failure else 0
 
 

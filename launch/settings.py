@@ -16,6 +16,7 @@ class SupervisorSettings:
     """`drain_timeout_s`: from the decision to end until everything that is left is killed. `stop_stagger_s`: how long
     each process may take before the next one in reverse order is asked too. `silence_s`: a process whose event loop
     gives no sign for this long is killed, and then counts as any that ended; loaded machines stall for seconds.
+    `leave_timeout_s`: what a process that leaves in mid-run has for the work in its hands; then it is stopped.
     `lag_warn_s`: a handler that holds its event loop longer is named in the log.
     `restart_nodes`: whether the agent of a node that was lost is started again."""
 
@@ -23,12 +24,13 @@ class SupervisorSettings:
     restart_nodes: bool = True
     drain_timeout_s: float = 6.0
     stop_stagger_s: float = 0.5
+    leave_timeout_s: float = 60.0
     silence_s: float = 60.0
     lag_warn_s: float = 1.0
     start_order: Sequence[str] = DEFAULT_ORDER
 
     def __post_init__(self) -> None:
-        for name in ("drain_timeout_s", "stop_stagger_s", "silence_s", "lag_warn_s"):
+        for name in ("drain_timeout_s", "stop_stagger_s", "leave_timeout_s", "silence_s", "lag_warn_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"launch.{name} must be > 0 seconds, got {getattr(self, name)}")
         if self.silence_s < LEAST_SILENCE_S:

@@ -37,6 +37,7 @@ from headrace.launch.node_messages import (
 )
 from headrace.launch.placement import Placement
 from headrace.launch.run_nodes import RunNodes
+from headrace.launch.scaler import Life, Scaler
 from headrace.launch.settings import SupervisorSettings
 from headrace.launch.start_order import in_start_order
 from headrace.launch.supervisor_state import Escalate
@@ -51,6 +52,8 @@ class Directory(Protocol):
 
     on_silence: Callable[[str, str], None] | None
 
+    def process_leaving(self, incarnation: str) -> None: ...
+
     def process_down(self, incarnation: str, reason: str) -> None: ...
 
 
@@ -64,18 +67,24 @@ class _Life:
 
 class Supervisor(Actor):
     def __init__(
-        self, job: Job, settings: SupervisorSettings, *, directory: Directory, agents: NodeAgents | None = None
+        self,
+        job: Job,
+        settings: SupervisorSettings,
+        *,
+        directory: Directory,
+        agents: NodeAgents | None = None,
+        admit: Callable[[Sequence[ProcessPlan]], None] = lambda processes: None,
     ) -> None:
         """`directory` is this process's; `agents` None means that the topology's one node is supervised by an actor of
-        this process."""
+        this process. `admit` raises ValueError where processes must not run beside each other."""
         self._job = job
         self._settings = settings
         self._directory = directory
         self._agents = agents
         self._console = job.console
-        self._processes = in_start_order(job.processes, settings.start_order)
+        processes = in_start_order(job.processes, settings.start_order)
         self._nodes = RunNodes(
-            Placement(self._processes, devices_of(job.config["topology"])),
+            Placement(processes, devices_of(job.config["topology"])),
             agents=agents,
             policy=settings.agent_policy,
             console=job.console,
@@ -83,10 +92,19 @@ class Supervisor(Actor):
             on_smaller=self._go_on_without,
             on_failure=self._fail,
         )
+        self.scaler = Scaler(
+            self,
+            self._nodes,
+            config=job.config,
+            folder=job.folder,
+            console=job.console,
+            settings=settings,
+            admit=admit,
+        )
         self._logs = LogFollower(job.console, packages_of(job.config))
         self._lives: dict[str, _Life] = {}
         self._announced: dict[str, str] = {}  # actor → incarnation
-        self._never_up = {plan.name for plan in self._processes}
+        self._never_up = {plan.name for plan in processes}
         self._starts: Counter[str] = Counter()
         self._missing: list[str] = []
         self._changed = asyncio.Event()
@@ -100,8 +118,9 @@ class Supervisor(Actor):
             return
         self._began_s = context.clock.time()
         self._directory.on_silence = self._on_silence
-        for role in (NODE_ROLE, *{plan.role for plan in self._processes}):
+        for role in (NODE_ROLE, *{plan.role for plan in self._nodes.plans}):
             context.watch(role)
+        self.scaler.begin(context)
         context.spawn(self._logs.run(context), "logs")
         context.spawn(self._tell_progress(), "progress")
         self._nodes.start(context)
@@ -138,6 +157,7 @@ class Supervisor(Actor):
         """The run ends so, unless it is ending already."""
         if not self._end.done():
             self._end.set_result(outcome)
+            self.scaler.wake()
 
     @handles(RunFinished)
     async def finished(self, message: RunFinished) -> Accepted:
@@ -148,8 +168,8 @@ class Supervisor(Actor):
 
     @handles(ProcessStarted)
     async def process_started(self, message: ProcessStarted) -> Accepted:
-        plan = self._nodes.plan(message.process)
-        if plan.node == message.node:  # else its node was lost meanwhile
+        plan = self._nodes.plan(message.process) if self._nodes.knows(message.process) else None
+        if plan is not None and plan.node == message.node:  # else its node was lost meanwhile
             self._console.say(f"starting {message.process} on {message.node}")
             self._starts[message.process] += 1
             self._logs.follow(message.process, Path(message.log))
@@ -172,6 +192,7 @@ class Supervisor(Actor):
                     self._on_up(process)
 
     def _on_up(self, process: str) -> None:
+        self.scaler.wake()
         if process not in self._never_up:
             self._console.say(f"{process} is up again")
             return
@@ -198,7 +219,9 @@ class Supervisor(Actor):
         del self._lives[process]
         self._changed.set()
         self._logs.drain(process)
-        if message.next == "restart":
+        if self.scaler.ended(message):
+            self._console.say(f"{process} ended ({exit})")
+        elif message.next == "restart":
             again = f"it is started again in {message.restart_s:.1f} s (attempt {message.attempt})"
             self._console.say(f"{process} ended ({exit}); {again}")
         elif message.next == "escalate":
@@ -225,6 +248,7 @@ class Supervisor(Actor):
         for process in names:
             self._logs.drain(process)
         self._changed.set()
+        self.scaler.lost(names, why)
         return [life.started.session for life in lives]
 
     def _go_on_without(self, what: str) -> None:
@@ -236,6 +260,27 @@ class Supervisor(Actor):
         lines = failure.last_lines or last_lines(log)
         self.finish(Outcome("failed", f"{failure.reason}\n--- last lines of {log} ---\n{lines}"))
 
+    # --- who joins and leaves in mid-run (scaler.py) ----------------------------------------------------------------
+
+    @property
+    def ending(self) -> str | None:
+        return self._end.result().ending if self._end.done() else None
+
+    def life(self, process: str) -> Life | None:
+        life = self._lives.get(process)
+        return None if life is None else Life(life.started.incarnation, up=not life.to_come)
+
+    def join(self, plan: ProcessPlan) -> None:
+        self.context.watch(plan.role)
+        self._nodes.add(plan)
+
+    def let_go(self, incarnation: str) -> None:
+        self._directory.process_leaving(incarnation)
+
+    def forget(self, process: str) -> None:
+        self._nodes.remove(process)
+        self._never_up.discard(process)
+
     # --- stopping ---------------------------------------------------------------------------------------------------
 
     async def _stop_all(self) -> None:
@@ -243,7 +288,7 @@ class Supervisor(Actor):
         clock, settings = self.context.clock, self._settings
         deadline_s = clock.time() + settings.drain_timeout_s
         self._nodes.stop(RestartNothing())
-        for process in (plan.name for plan in reversed(self._processes)):
+        for process in (plan.name for plan in reversed(in_start_order(self._nodes.plans, settings.start_order))):
             if process in self._lives and not self._hurry:
                 self._nodes.send(process, StopProcess(process))
                 until_s = min(deadline_s, clock.time() + settings.stop_stagger_s)

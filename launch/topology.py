@@ -7,13 +7,14 @@
           actors:
             generator: {count: 2, per_process: 1, devices: 2, threads: 8}
 
-`plan_topology` returns the plan or every problem found. Called by the launcher and by the preflight.
+`plan_topology` returns the plan or every problem found. Called by the launcher, by the preflight, and for what joins a
+running run (scaling.py).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,6 +102,13 @@ def devices_of(topology: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """The device slots of each node of a topology that `plan_topology` accepts."""
     nodes = topology["nodes"]
     return {str(node): tuple(str(d) for d in content.get("devices") or ()) for node, content in nodes.items()}
+
+
+def placement_of(topology: Mapping[str, Any], node: str, role: str) -> Placement:
+    """That line of a topology that `plan_topology` accepts."""
+    placement, _ = _placement(node, role, topology["nodes"][node]["actors"][role], {role})
+    assert placement is not None
+    return placement
 
 
 def count_actors(processes: tuple[ProcessPlan, ...]) -> dict[str, int]:
@@ -198,13 +206,22 @@ def _processes(
             allowed = f"{len(free[placement.node])} free of the node's {len(slots[placement.node])}"
             problems.append(Problem(key, given, allowed, f"list more in topology.nodes.{placement.node}.devices"))
             continue
-        for start in range(0, placement.count, placement.per_process):
-            first = next_index.get(placement.role, 0)
-            size = min(placement.per_process, placement.count - start)
-            next_index[placement.role] = first + size
-            devices = tuple(free[placement.node].pop(0) for _ in range(placement.devices))
-            processes.append(_process(placement, first, size, devices))
+        first = next_index.get(placement.role, 0)
+        next_index[placement.role] = first + placement.count
+        processes += cut_processes(placement, first, free[placement.node])
+        del free[placement.node][:wanted]
     return tuple(processes), problems
+
+
+def cut_processes(placement: Placement, first: int, free: Sequence[str]) -> list[ProcessPlan]:
+    """The processes of `placement.count` actors from index `first` on, each with its own of the `free` slots, which are
+    enough."""
+    processes: list[ProcessPlan] = []
+    for start in range(0, placement.count, placement.per_process):
+        size = min(placement.per_process, placement.count - start)
+        slots = free[len(processes) * placement.devices :][: placement.devices]
+        processes.append(_process(placement, first + start, size, tuple(slots)))
+    return processes
 
 
 def _process(placement: Placement, first: int, size: int, devices: tuple[str, ...]) -> ProcessPlan:

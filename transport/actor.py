@@ -76,6 +76,11 @@ class Actor:
     async def on_stop(self) -> None:
         """Called once when the runtime stops the actor; handlers and the context still work until it returns."""
 
+    def has_work(self) -> bool:
+        """Whether it holds something that it must finish before its process may leave in mid-run, beside the messages
+        in its mailbox and handlers, which are waited for anyhow. Asked repeatedly while the process is leaving."""
+        return False
+
     def metadata(self) -> dict[str, object]:
         """Announced with the actor (JSON-like values). Read once, after on_start."""
         return {}

@@ -37,6 +37,11 @@ class Context:
         self._watch = watch
         self._groups: dict[str, Group] = {}
 
+    @property
+    def leaving(self) -> bool:
+        """Whether this process is to end when it has no work any more: it takes no new one."""
+        return self._names.state.is_leaving(self.incarnation)
+
     def ask(self, to: str, message: object, *, timeout_s: float) -> Coroutine[Any, Any, Any]:
         """One reply. Raises DeadlineExceeded, PeerLost, Refused, RemoteError or BadMessage; waits for a name that is
         not there yet (UnknownActor at the deadline). Cancelling it cancels the peer's concurrent handler."""

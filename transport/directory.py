@@ -1,8 +1,8 @@
 """Names → where they serve. A pure state machine: changes go in, numbered changes for the subscribers come out.
 
-The hosting runtime applies `register`, `unregister`, `process_down`, `heartbeat`, `expire`; every other runtime
-applies the resulting changes to its own copy (`apply`), so that all agree on the order. A dead incarnation never
-comes back.
+The hosting runtime applies `register`, `unregister`, `process_leaving`, `process_down`, `heartbeat`, `expire`; every
+other runtime applies the resulting changes to its own copy (`apply`), so that all agree on the order. A dead
+incarnation never comes back.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class DirectoryState:
         self._roles: dict[str, dict[str, ActorRecord]] = {}
         self._pinned: dict[str, ActorRecord] = {}
         self._dead: dict[str, str] = {}
+        self._leaving: set[str] = set()
         self._last_beat_s: dict[str, float] = {}
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -46,7 +47,7 @@ class DirectoryState:
         self._pinned[actor.name] = actor
 
     def members(self, role: str) -> dict[str, ActorRecord]:
-        """Live actors of a role by name. Do not change it."""
+        """Live actors of a role by name, without those that are leaving. Do not change it."""
         return self._roles.get(role, {})
 
     def incarnations(self) -> set[str]:
@@ -56,12 +57,22 @@ class DirectoryState:
     def names(self) -> list[str]:
         return sorted(self._actors)
 
+    def of_process(self, incarnation: str) -> list[ActorRecord]:
+        """The announced actors of a process."""
+        return [record for record in self._actors.values() if record.incarnation == incarnation]
+
+    def is_leaving(self, incarnation: str) -> bool:
+        """Whether that process takes no new work and ends when it has none."""
+        return incarnation in self._leaving
+
     def death_of(self, incarnation: str) -> str | None:
         """Why that process is gone, or None."""
         return self._dead.get(incarnation)
 
     def snapshot(self) -> DirectorySnapshot:
-        return DirectorySnapshot(self.revision, tuple(self._actors.values()), dict(self._dead))
+        return DirectorySnapshot(
+            self.revision, tuple(self._actors.values()), dict(self._dead), tuple(sorted(self._leaving))
+        )
 
     # --- the host's transitions -------------------------------------------------------------------------------------
 
@@ -86,12 +97,19 @@ class DirectoryState:
             return []
         return [self._down(actor, reason)]
 
+    def process_leaving(self, incarnation: str) -> list[DirectoryChange]:
+        """The process is to end when it has no work any more: nobody gives it new one. Idempotent; nothing of one that
+        is dead or hosts no announced actor."""
+        if incarnation in self._leaving or not self.of_process(incarnation):
+            return []
+        return [self._change(leaving=incarnation)]
+
     def process_down(self, incarnation: str, reason: str) -> list[DirectoryChange]:
         """The process died: all its actors are down, and nothing that it sent before counts as news. Idempotent."""
         if incarnation in self._dead:
             return []
         self._last_beat_s.pop(incarnation, None)
-        changes = [self._down(a, reason) for a in list(self._actors.values()) if a.incarnation == incarnation]
+        changes = [self._down(actor, reason) for actor in self.of_process(incarnation)]
         changes.append(self._change(dead_incarnation=incarnation, reason=reason))
         return changes
 
@@ -115,11 +133,18 @@ class DirectoryState:
         if change.up is not None:
             self._actors[change.up.name] = change.up
             self._roles.setdefault(role_of(change.up.name), {})[change.up.name] = change.up
+            if change.up.incarnation in self._leaving:
+                del self._roles[role_of(change.up.name)][change.up.name]
+        if change.leaving:
+            self._leaving.add(change.leaving)
+            for record in self.of_process(change.leaving):
+                self._roles[role_of(record.name)].pop(record.name, None)
         if change.down is not None:
             self._actors.pop(change.down.name, None)
             self._roles.get(role_of(change.down.name), {}).pop(change.down.name, None)
         if change.dead_incarnation:
             self._dead[change.dead_incarnation] = change.reason
+            self._leaving.discard(change.dead_incarnation)
             while len(self._dead) > _MAX_DEAD:
                 self._dead.pop(next(iter(self._dead)))
 
@@ -138,6 +163,9 @@ class DirectoryState:
         for name, actor in wanted.items():
             if self._actors.get(name) != actor:
                 yield DirectoryChange(revision, up=actor)
+        for incarnation in snapshot.leaving:
+            if incarnation not in self._leaving:
+                yield DirectoryChange(revision, leaving=incarnation)
         yield DirectoryChange(revision)  # where nothing else differs, the number may: who came has gone again
 
     def _down(self, actor: ActorRecord, reason: str) -> DirectoryChange:
@@ -150,7 +178,8 @@ class DirectoryState:
         down: PeerDown | None = None,
         dead_incarnation: str = "",
         reason: str = "",
+        leaving: str = "",
     ) -> DirectoryChange:
-        change = DirectoryChange(self.revision + 1, up, down, dead_incarnation, reason)
+        change = DirectoryChange(self.revision + 1, up, down, dead_incarnation, reason, leaving)
         self.apply(change)
         return change

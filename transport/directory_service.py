@@ -75,6 +75,11 @@ class DirectoryService(Actor):
         """The supervisor saw the process die: everybody knows at once. Idempotent."""
         self.commit(self._state.process_down(incarnation, reason))
 
+    def process_leaving(self, incarnation: str) -> None:
+        """The supervisor wants the process to end in good order: nobody gives it new work, and it ends when it has
+        none."""
+        self.commit(self._state.process_leaving(incarnation))
+
     async def watch_silence(self, every_s: float) -> None:
         """Declare processes down that have been silent too long, for ever. Time in which this process itself stood
         still (stopped in a terminal, starved) hardly counts: the heartbeats of that time are still unread."""

@@ -5,6 +5,7 @@ runtime = Runtime(network)                       # this one hosts the directory
 other = Runtime(network, directory=runtime.address)
 await runtime.start(); context = await runtime.add(Greeter(), "greeter/0")
 await runtime.failed                             # raises ActorFailed where an actor fails
+await runtime.left                               # done when it was asked to leave in mid-run and has no work any more
 await runtime.stop()
 """
 
@@ -38,6 +39,7 @@ from headrace.transport.directory_service import (
 from headrace.transport.errors import ActorFailed, HandshakeFailed, RuntimeStopped, TransportError, describe
 from headrace.transport.forks import disown_in_forked_children
 from headrace.transport.insist import insist
+from headrace.transport.leaving import until_idle
 from headrace.transport.links import Links
 from headrace.transport.loopback import LoopbackNetwork
 from headrace.transport.names import Names
@@ -49,6 +51,7 @@ from headrace.transport.system import (
     DirectoryChange,
     DirectoryRevision,
     Leave,
+    PeerLeaving,
     Register,
     Unregister,
     WaitQuery,
@@ -118,6 +121,7 @@ class Runtime:
             self._watchdog = Watchdog(loop, self._running_step, warn_s=self._lag_warn_s)
             self._watchdog.start()
         self.failed: asyncio.Future[NoReturn] = loop.create_future()
+        self.left: asyncio.Future[None] = loop.create_future()
         self._deadlines = Deadlines(loop, self.clock)
         self._names = Names(DirectoryState(), self.clock, self._deadlines)
         self._calls = Calls(loop, self._deadlines)
@@ -364,11 +368,22 @@ class Runtime:
             self._calls.lose(down.incarnation, down.reason, down.name)
             self._links.forget_actor(down.name, down.incarnation)
             self._watchers.inform(down)
+        if change.leaving:
+            for record in self._names.state.of_process(change.leaving):
+                self._watchers.inform(PeerLeaving(record.name, record.incarnation))
+            if change.leaving == self.incarnation:
+                self.context.spawn(self._leave(), "leave")
         if change.dead_incarnation:
             self._calls.lose(change.dead_incarnation, change.reason)
             self._links.forget(change.dead_incarnation)
             if change.dead_incarnation == self.incarnation and not self._stopped:
                 self._fail_process(RuntimeStopped(f"the directory declared this process dead: {change.reason}"))
+
+    async def _leave(self) -> None:
+        """Wait for the end of what the actors have in hand; whoever owns this runtime then stops it."""
+        await until_idle([cell for cell in self._cells.values() if not self._is_own(cell)], self.clock)
+        if not self.left.done():
+            self.left.set_result(None)
 
     def _watch(self, cell: ActorCell, role: str) -> None:
         self._watchers.add(cell, role, self._names.state.members(role).values())

@@ -27,6 +27,16 @@ class PeerDown:
     reason: str
 
 
+@message("headrace.peer_leaving")
+@dataclass(frozen=True, slots=True)
+class PeerLeaving:
+    """To watchers of a role that handle it: that incarnation of `name` takes no new work and ends when it has none.
+    Groups leave it out from now on; who names it still reaches it. Its `PeerDown` follows."""
+
+    name: str
+    incarnation: str
+
+
 @message("headrace.activity_query")
 @dataclass(frozen=True, slots=True)
 class ActivityQuery:
@@ -126,9 +136,12 @@ class Subscribe:
 @message("headrace.directory.snapshot")
 @dataclass(frozen=True, slots=True)
 class DirectorySnapshot:
+    """`leaving`: incarnations that take no new work."""
+
     revision: int
     actors: tuple[ActorRecord, ...]
     dead: dict[str, str]
+    leaving: tuple[str, ...] = ()
 
 
 @message("headrace.directory.register")
@@ -167,14 +180,15 @@ class Registered:
 @message("headrace.directory.change")
 @dataclass(frozen=True, slots=True)
 class DirectoryChange:
-    """directory → every runtime (tell). One of `up`, `down`, `dead_incarnation` is set, or none in the last change of a
-    catching-up, which only carries the revision."""
+    """directory → every runtime (tell). One of `up`, `down`, `dead_incarnation`, `leaving` (an incarnation) is set, or
+    none in the last change of a catching-up, which only carries the revision."""
 
     revision: int
     up: ActorRecord | None = None
     down: PeerDown | None = None
     dead_incarnation: str = ""
     reason: str = ""
+    leaving: str = ""
 
 
 @message("headrace.directory.revision")

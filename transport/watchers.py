@@ -1,7 +1,7 @@
 """Who of this process's actors is told of the comings and goings of a role.
 
-What `Context.watch` asks for: `PeerUp` and `PeerDown`, starting with a `PeerUp` for each member that is there.
-Called by the runtime; it delivers to cells.
+What `Context.watch` asks for: `PeerUp`, `PeerLeaving` and `PeerDown`, starting with a `PeerUp` for each member that
+is there. Called by the runtime; it delivers to cells.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from headrace.transport.cell import ActorCell
 from headrace.transport.directory import role_of
 from headrace.transport.handling import Delivery
-from headrace.transport.system import ActorRecord, PeerDown, PeerUp
+from headrace.transport.system import ActorRecord, PeerDown, PeerLeaving, PeerUp
 
 
 class Watchers:
@@ -32,7 +32,7 @@ class Watchers:
             if cell in watchers:
                 watchers.remove(cell)
 
-    def inform(self, news: PeerUp | PeerDown) -> None:
+    def inform(self, news: PeerUp | PeerLeaving | PeerDown) -> None:
         for cell in list(self._of_role.get(role_of(news.name), ())):
             _notify(cell, news)
 
@@ -41,6 +41,6 @@ def came(record: ActorRecord) -> PeerUp:
     return PeerUp(record.name, record.incarnation, record.metadata)
 
 
-def _notify(cell: ActorCell, news: PeerUp | PeerDown) -> None:
+def _notify(cell: ActorCell, news: PeerUp | PeerLeaving | PeerDown) -> None:
     if type(news) in cell.actor.handlers:
         cell.deliver(Delivery(news, None), system=True)

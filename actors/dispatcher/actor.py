@@ -42,7 +42,17 @@ from headrace.actors.messages import (
     TrainingFinished,
     VersionServed,
 )
-from headrace.transport import Actor, Context, MailboxBound, PeerDown, PeerUp, TransportError, handles, insist
+from headrace.transport import (
+    Actor,
+    Context,
+    MailboxBound,
+    PeerDown,
+    PeerLeaving,
+    PeerUp,
+    TransportError,
+    handles,
+    insist,
+)
 from headrace.transport.directory import role_of
 
 logger = logging.getLogger(__name__)
@@ -132,6 +142,7 @@ class Dispatcher(Actor):
             session_timeout_s=session_timeout_s,
         )
         self._incarnations: dict[str, str] = {}
+        self._leaving: set[str] = set()
         self._journal: Journal | None = None
         self._writing: asyncio.Task[None] | None = None
 
@@ -215,6 +226,13 @@ class Dispatcher(Actor):
         self._lose(self.placement.join(message.name, slots), f"{message.name} was replaced")
         self._changed()
 
+    @handles(PeerLeaving)
+    async def peer_leaving(self, message: PeerLeaving) -> None:
+        """An environment finishes what it has, and gets no more."""
+        if role_of(message.name) == ENVIRONMENT and self._incarnations.get(message.name) == message.incarnation:
+            self._leaving.add(message.name)
+            self.placement.close(message.name)
+
     @handles(PeerDown)
     async def peer_down(self, message: PeerDown) -> None:
         name = message.name
@@ -223,7 +241,11 @@ class Dispatcher(Actor):
         del self._incarnations[name]
         seated = self.placement.leave(name)
         held = [record.spec.session_id for record in self.training.held_by(name)] + self.evaluator.held_by(name)
-        self._lose(sorted({*seated, *held}), f"{name} is gone: {message.reason}")
+        if name in self._leaving:
+            self._leaving.remove(name)
+            self._take_back(sorted({*seated, *held}), name)
+        else:
+            self._lose(sorted({*seated, *held}), f"{name} is gone: {message.reason}")
         self._changed()
 
     @handles(SessionsMoved)
@@ -256,6 +278,13 @@ class Dispatcher(Actor):
         self._changed()
         await self.commits.durable()
         return Accepted()
+
+    def _take_back(self, session_ids: list[str], environment: str) -> None:
+        """What an environment had not finished when it had to leave waits again: no attempt, no loss."""
+        if session_ids:
+            logger.info("%d sessions that %s leaves behind wait again", len(session_ids), environment)
+        for session_id in session_ids:
+            self.seating.owner(session_id).not_started(session_id)
 
     def _lose(self, session_ids: list[str], detail: str) -> None:
         """Sessions whose holder is gone: tried again elsewhere, and told of in one line. A graded one is safe here."""

@@ -38,6 +38,11 @@ class Placement:
         self._used[environment] = set()
         return lost
 
+    def close(self, environment: str) -> None:
+        """An environment is leaving: it gets no more sessions; those that sit there stay."""
+        if environment in self._slots:
+            self._slots[environment] = 0
+
     def leave(self, environment: str) -> list[str]:
         """An environment is gone: returns the sessions that sat in it."""
         self._slots.pop(environment, None)

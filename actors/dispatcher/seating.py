@@ -127,7 +127,7 @@ class Seating:
         except Refused:
             logger.warning("%s refused %d sessions; they wait", environment, len(specs))
             await self._context.clock.sleep(_PAUSE_S)
-            for spec in specs:
+            for spec in (spec for spec in specs if self._sits(spec, environment)):  # it may have left meanwhile
                 self._placement.release(spec.session_id)
                 self.owner(spec.session_id).not_started(spec.session_id)
             self.wake()

@@ -121,6 +121,7 @@ class EnvironmentActor(Actor):
         self._dispatcher, self._grader, self._monitor = dispatcher, grader, monitor
         self._counters = SessionCounters()
         self._moves = Moves()
+        self._telling = False
         self._running: dict[str, Running] = {}
 
     def metadata(self) -> dict[str, object]:
@@ -142,6 +143,10 @@ class EnvironmentActor(Actor):
         context.spawn(self._tell_moves(), "tell moves")
         context.spawn(self._tell_metrics(), "tell metrics")
 
+    def has_work(self) -> bool:
+        """Sessions in hand, or word of them that the dispatcher has not had."""
+        return bool(self._running or self._moves or self._telling)
+
     async def on_stop(self) -> None:
         """Sessions are cancelled and their environments closed, within close_timeout_s and a little grace."""
         tasks = [running.task for running in self._running.values()]
@@ -152,9 +157,11 @@ class EnvironmentActor(Actor):
 
     @handles(RunSessions)
     async def run_sessions(self, message: RunSessions) -> Accepted:
-        """Raises Refused, and takes none, where they are more than the actor can know at once. An attempt that is known
-        already (an ask repeated after its reply was lost) is not run twice; a newer attempt takes the older one's
-        place."""
+        """Raises Refused, and takes none, where they are more than the actor can know at once, or it is leaving. An
+        attempt that is known already (an ask repeated after its reply was lost) is not run twice; a newer attempt takes
+        the older one's place."""
+        if self.context.leaving:
+            raise Refused(f"{self.context.name} is leaving and takes no more sessions")
         new = [spec for spec in message.sessions if not self._knows(spec)]
         limit = QUEUED_PER_SLOT * self._slots
         if len(self._running) + len(new) > limit:
@@ -247,6 +254,7 @@ class EnvironmentActor(Actor):
             await self._moved.wait()
             await self.context.clock.sleep(MOVES_TICK_S)
             self._moved.clear()
+            self._telling = True
             for move in self._moves.take():
                 try:
                     await self.context.ask(self._dispatcher, move, timeout_s=self._report_timeout_s)
@@ -257,6 +265,7 @@ class EnvironmentActor(Actor):
                     await self.context.clock.sleep(RETRY_PAUSE_S)
                 except TransportError as error:  # it would be the same again; the dispatcher frees the slots in time
                     log.error("%s did not take the word of %d moves: %s", self._dispatcher, len(move.sessions), error)
+            self._telling = False
 
     async def _tell_metrics(self) -> None:
         clock = self.context.clock

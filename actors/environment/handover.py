@@ -72,6 +72,9 @@ class Moves:
 
     _by_grader: dict[GraderProcess, list[tuple[str, int]]] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        return bool(self._by_grader)
+
     def add(self, session_id: str, attempt: int, grader: GraderProcess) -> None:
         self._by_grader.setdefault(grader, []).append((session_id, attempt))
 

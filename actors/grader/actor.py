@@ -127,6 +127,10 @@ class Grader(Actor):
             context.spawn(self._work(), name=f"{context.name}-work-{number}")
         context.spawn(self._keep_reporting(), name=f"{context.name}-report")
 
+    def has_work(self) -> bool:
+        """Sessions that the dispatcher has not accepted yet."""
+        return bool(self._in_hand)
+
     async def on_stop(self) -> None:
         """Deliver what is in hand, within a bound; then end the child processes and close the shard."""
         deadline = self.context.clock.time() + _DRAIN_LIMIT_S
