@@ -27,6 +27,16 @@ def expected_weights(model_path: str) -> dict[str, Expected]:
     return expected_of(model)
 
 
+def linear_layers(model_path: str) -> list[str]:
+    """Names of the linear layers of the model there, but for its output head: where adapters may be."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(read_config(model_path))
+    head = model.get_output_embeddings()
+    return [
+        name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and module is not head
+    ]
+
+
 def context_length(model_path: str, max_model_len: int | None) -> int:
     """Tokens of a sequence at most. Raises ValueError where `max_model_len` exceeds what the model was made for."""
     text_config = read_config(model_path).get_text_config()  # type: ignore[attr-defined]

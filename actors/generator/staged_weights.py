@@ -6,24 +6,34 @@ import asyncio
 import time
 from collections.abc import Mapping
 
+from headrace.actors.generator.adapter import check_version, missing_base
 from headrace.actors.generator.engine import StageTimings
-from headrace.transport.weights import Expected, Manifest, WeightReceiver, WeightsMismatch, check_expected, open_weights
+from headrace.transport.weights import Expected, Manifest, WeightReceiver, WeightsMismatch, open_weights
 
 
 class StagedWeights:
     def __init__(self) -> None:
         self._manifest: Manifest | None = None
         self._receiver: WeightReceiver | None = None
+        self.base: WeightReceiver | None = None
+        """Full weights that must be loaded before the staged adapter; None otherwise."""
 
-    async def stage(self, manifest: Manifest, expected: Mapping[str, Expected]) -> StageTimings:
-        """Every check that can fail is made here, while decoding goes on. Raises WeightsMismatch."""
+    async def stage(
+        self, manifest: Manifest, expected: Mapping[str, Expected], held: Manifest | None = None
+    ) -> StageTimings:
+        """Every check that can fail is made here, while decoding goes on. `held`: the full weights that the engine has,
+        None for those of its model folder. Raises WeightsMismatch."""
         self.drop()
-        check_expected(manifest, expected, cast_floats=True)
+        check_version(manifest, expected)
+        base = missing_base(manifest, held)
         started_s = time.perf_counter()
         receiver = await asyncio.to_thread(open_weights, manifest)
+        below = None if base is None else await asyncio.to_thread(open_weights, base)
         near_s = time.perf_counter()
         await asyncio.to_thread(receiver.verify)
-        self._manifest, self._receiver = manifest, receiver
+        if below is not None:
+            await asyncio.to_thread(below.verify)
+        self._manifest, self._receiver, self.base = manifest, receiver, below
         return StageTimings(send_s=near_s - started_s, verify_s=time.perf_counter() - near_s)
 
     def of(self, version: int) -> WeightReceiver:
@@ -33,6 +43,7 @@ class StagedWeights:
         return self._receiver
 
     def drop(self) -> None:
-        if self._receiver is not None:
-            self._receiver.close()
-        self._manifest = self._receiver = None
+        for receiver in (self._receiver, self.base):
+            if receiver is not None:
+                receiver.close()
+        self._manifest = self._receiver = self.base = None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from headrace.actors.generator.decoder import Decoder, Sequence
+    from headrace.actors.generator.torch_weights import TorchWeights
 
 T = TypeVar("T")
 
@@ -74,7 +75,9 @@ class TorchEngine:
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._held: Manifest | None = None  # the full weights in the model; None: those of model_path
         self._model: PreTrainedModel | None = None
+        self._weights: TorchWeights | None = None
         self._decoder: Decoder | None = None
 
     @property
@@ -115,7 +118,7 @@ class TorchEngine:
     async def stage_weights(self, manifest: Manifest) -> StageTimings:
         """See Engine."""
         self._alive()
-        return await self._staged.stage(manifest, self._expected)
+        return await self._staged.stage(manifest, self._expected, self._held)
 
     async def commit_weights(self, manifest: Manifest) -> CommitTimings:
         """See Engine."""
@@ -124,7 +127,7 @@ class TorchEngine:
         requests_running = self.num_running
         done: asyncio.Future[float] = loop.create_future()
         started = time.perf_counter()
-        self._post(lambda: self._answer(done, self._load(manifest.version, staged)))
+        self._post(lambda: self._answer(done, self._load(manifest, staged)))
         try:
             load_s = await self._unless_dead(done)
         finally:
@@ -201,12 +204,14 @@ class TorchEngine:
 
         from headrace.actors.generator.decoder import Decoder
         from headrace.actors.generator.expectation import context_length
+        from headrace.actors.generator.torch_weights import TorchWeights
         from headrace.transport.weights.layout import expected_of
 
         torch.set_num_threads(self._num_threads)  # of this thread's parallel regions
         self._context_tokens = context_length(self._model_path, self._max_model_len)
         self._model = AutoModelForCausalLM.from_pretrained(self._model_path, dtype=getattr(torch, self._dtype)).eval()
         self._expected = expected_of(self._model)
+        self._weights = TorchWeights(self._model)
         self._decoder = Decoder(
             self._model,
             max_batch=self._max_batch,
@@ -234,22 +239,16 @@ class TorchEngine:
         assert self._decoder is not None
         return self._decoder
 
-    def _load(self, version: int, staged: WeightReceiver) -> float:
-        """Copy into the model's own tensors, between two decode steps. Seconds that it took.
+    def _load(self, manifest: Manifest, staged: WeightReceiver) -> float:
+        """Into the model, between two decode steps. Seconds that it took.
 
         A mismatch that appears only now has left the model half old, half new: it ends the engine."""
-        import torch
-
-        from headrace.transport.weights.layout import model_tensors
-
-        assert self._model is not None
+        assert self._weights is not None
         started = time.perf_counter()
-        own = model_tensors(self._model)
-        with torch.no_grad():
-            for name, tensor in staged.tensors():
-                own[name].copy_(tensor)
-        staged.check_unchanged()
-        self._version = version
+        self._weights.load(manifest, staged, self._staged.base)
+        if manifest.adapter is None or self._staged.base is not None:
+            self._held = manifest if manifest.adapter is None else manifest.adapter.base
+        self._version = manifest.version
         return time.perf_counter() - started
 
     def _answer(self, future: asyncio.Future[T], value: T) -> None:

@@ -14,10 +14,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from headrace.actors.generator.adapter import missing_base
 from headrace.actors.generator.engine import CommitTimings, EngineDied, StageTimings
 from headrace.actors.generator.engine_environment import engine_environment
 from headrace.actors.generator.limits import check_request
 from headrace.actors.generator.staged_weights import StagedWeights
+from headrace.actors.generator.vllm_lora import AdapterRefused, VllmLora, check_no_adapter
 from headrace.actors.generator.vllm_requests import completion, sampling_params
 from headrace.actors.generator.vllm_weights import BACKEND
 from headrace.actors.messages import Completion, Generate
@@ -38,7 +40,7 @@ class VllmEngine:
     max_num_seqs: requests decoded together; further ones queue inside vLLM.
     kv_cache_gib: memory of the key-value cache on the CPU; gpu_memory_utilization: the same question on a GPU.
     prefix_cache_max_versions: cached prefixes are shared by this many consecutive versions (1: never across an
-    update, None: for ever).
+    update, None: for ever). lora_rank: of the adapters that the learner sends; None: it sends full weights.
     cpu_threads_bind: vLLM's own setting ("nobind", "auto", "0-1|2-3"); num_threads: OpenMP threads of a worker.
     extra: further AsyncEngineArgs, as they are.
     """
@@ -54,6 +56,7 @@ class VllmEngine:
         gpu_memory_utilization: float = 0.9,
         tensor_parallel_size: int = 1,
         prefix_cache_max_versions: int | None = 8,
+        lora_rank: int | None = None,
         cpu_threads_bind: str = "nobind",
         num_threads: int | None = None,
         seed: int = 0,
@@ -103,6 +106,8 @@ class VllmEngine:
         self._context_tokens = 0
         self._version = 0
         self._served: Manifest | None = None
+        self._held: Manifest | None = None  # the full weights in the model; None: those of model_path
+        self._lora = None if lora_rank is None else VllmLora(lora_rank)
         self._staged = StagedWeights()
         self._callers: set[asyncio.Task[Any]] = set()
         self._watcher: asyncio.Task[None] | None = None
@@ -122,6 +127,9 @@ class VllmEngine:
         started: concurrent.futures.Future[AsyncLLM] = concurrent.futures.Future()
         threading.Thread(target=self._start_in_thread, args=(started,), name="vllm-start", daemon=True).start()
         engine = await asyncio.wrap_future(started)
+        if self._lora is not None:
+            await self._lora.prepare(engine, None)
+            await self._lora.swap(engine)
         await engine.update_weight_version("0")
         self._engine, self._death = engine, None
         self._watcher = asyncio.create_task(self._watch(), name="vllm-watch")
@@ -149,12 +157,13 @@ class VllmEngine:
             from vllm.config import WeightTransferConfig
             from vllm.v1.engine.async_llm import AsyncLLM
 
-            from headrace.actors.generator.expectation import context_length, expected_weights
+            from headrace.actors.generator.expectation import context_length, expected_weights, linear_layers
 
             self._context_tokens = context_length(self._model_path, self._max_model_len)
             self._expected = expected_weights(self._model_path)
+            of_lora = {} if self._lora is None else self._lora.arguments(linear_layers(self._model_path))
             arguments = AsyncEngineArgs(
-                **{**_whole_prompts_on_a_cpu(self._context_tokens), **self._arguments},
+                **{**_whole_prompts_on_a_cpu(self._context_tokens), **of_lora, **self._arguments},
                 max_model_len=self._context_tokens,
                 weight_transfer_config=WeightTransferConfig(backend=BACKEND),
             )
@@ -178,7 +187,8 @@ class VllmEngine:
         try:
             request_id = f"{request.session_id}-{next(self._request_numbers)}"
             output: RequestOutput | None = None
-            async for final in engine.generate(prompt, params, request_id):
+            adapter = None if self._lora is None else self._lora.request()
+            async for final in engine.generate(prompt, params, request_id, lora_request=adapter):
                 output = final
         except asyncio.CancelledError:
             if self._death is not None and task.cancelling() <= 1:
@@ -198,7 +208,11 @@ class VllmEngine:
     async def stage_weights(self, manifest: Manifest) -> StageTimings:
         """See Engine."""
         self._alive()
-        return await self._staged.stage(manifest, self._expected)
+        if self._lora is None:
+            check_no_adapter(manifest)
+        else:
+            self._lora.check(manifest)
+        return await self._staged.stage(manifest, self._expected, self._held)
 
     async def commit_weights(self, manifest: Manifest) -> CommitTimings:
         """See Engine."""
@@ -222,7 +236,8 @@ class VllmEngine:
         try:
             await self._load(engine, manifest)
         except Exception as error:  # vLLM passes a worker's error on as a bare Exception
-            await self._restore(engine, error)
+            if not isinstance(error, AdapterRefused):
+                await self._restore(engine, error)
             await engine.resume_generation()
             raise WeightsMismatch(
                 f"version {manifest.version} failed to load, version {self._version} serves on: {error}"
@@ -234,17 +249,27 @@ class VllmEngine:
 
         from headrace.actors.generator.vllm_transfer import manifest_to_dict
 
-        await engine.start_weight_update()
-        await engine.update_weights(WeightTransferUpdateRequest(update_info={"manifest": manifest_to_dict(manifest)}))
-        await engine.finish_weight_update(weight_version=str(manifest.version))
+        if self._lora is not None:
+            await self._lora.prepare(engine, manifest)
+        full = manifest if manifest.adapter is None else missing_base(manifest, self._held)
+        if full is not None:
+            await engine.start_weight_update()
+            await engine.update_weights(WeightTransferUpdateRequest(update_info={"manifest": manifest_to_dict(full)}))
+            await engine.finish_weight_update()
+            self._held = full
+        if self._lora is not None:
+            await self._lora.swap(engine)
+        await engine.update_weight_version(str(manifest.version))
 
     async def _restore(self, engine: AsyncLLM, cause: Exception) -> None:
         """Load the version in service again; its buffer may still be there. Otherwise this engine is lost."""
         try:
-            if self._served is None:
+            full = self._served if self._served is None or self._served.adapter is None else self._served.adapter.base
+            if self._served is None or full is None:
                 raise WeightsMismatch("the weights of model_path are not at hand")
-            staged = open_weights(self._served)
-            await asyncio.to_thread(staged.verify)
+            for manifest in (full, self._served):
+                await asyncio.to_thread(open_weights(manifest).verify)
+            self._held = None
             await self._load(engine, self._served)
         except Exception as error:
             self._die(f"vLLM's model is incomplete after a failed update ({cause}) and cannot be restored ({error})")

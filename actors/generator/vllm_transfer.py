@@ -19,6 +19,7 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
+from headrace.actors.generator.vllm_lora_worker import cover, uncover
 from headrace.transport.weights import Adapter, Bucket, Manifest, TensorSpec, open_weights
 
 _LAYERWISE_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
@@ -66,6 +67,7 @@ class StagedWeightTransfer(WeightTransferEngine[StagedInit, StagedUpdate]):  # t
         """Nothing to open before the first version."""
 
     def start_weight_update(self) -> None:
+        uncover(self.model)
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
@@ -88,6 +90,7 @@ class StagedWeightTransfer(WeightTransferEngine[StagedInit, StagedUpdate]):  # t
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
+        cover(self.model)
 
     def _abandon(self) -> None:
         """End a reload that failed half way: what was buffered is forgotten (it would be counted as part of the next
@@ -98,6 +101,7 @@ class StagedWeightTransfer(WeightTransferEngine[StagedInit, StagedUpdate]):  # t
                 info.load_numel = 0
                 info.loaded_weights.clear()
         finalize_layerwise_reload(self.model, self.model_config)
+        cover(self.model)
 
     def shutdown(self) -> None:
         """Nothing is held between versions."""

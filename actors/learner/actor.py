@@ -15,11 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from headrace.actors.learner.adapter_sender import AdapterSender
 from headrace.actors.learner.advantages import Advantage, Rloo
 from headrace.actors.learner.aggregation import Aggregation, TokenMean
 from headrace.actors.learner.checkpoint import CheckpointStore
 from headrace.actors.learner.dispatcher_link import DispatcherLink
 from headrace.actors.learner.kl import KlPenalty
+from headrace.actors.learner.lora import LoraSettings
 from headrace.actors.learner.objectives import IsReinforce, Objective
 from headrace.actors.learner.packing import PackingSettings
 from headrace.actors.learner.probe import LogprobProbe
@@ -66,6 +68,7 @@ class Learner(Actor):
     checkpoint_every_steps: 0 saves after `pretrain`, at the end and when stopped only. trained_path: where the sessions
     of each step are recorded (trained_log.py); None nowhere. dispatcher_patience_s: how long a dispatcher that is lost
     or silent is waited for. probe None: no probe.
+    lora: `rl` trains adapters and sends only them; None: every weight.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class Learner(Actor):
         dispatcher_patience_s: float = 300.0,
         probe: LogprobProbe | None = None,
     ) -> None:
+        lora: LoraSettings | None = None,
         for name, value, least in (
             ("weights_every_steps", weights_every_steps, 1),
             ("weights_bucket_bytes", weights_bucket_bytes, 64),
@@ -151,6 +155,7 @@ class Learner(Actor):
         self._pretrain = pretrain
         self._probe = probe
         self._model_folder = Path(model_path)
+        self._lora = lora
         self._checkpoints_dir = Path(checkpoints_dir)
         self._store = CheckpointStore(
             self._checkpoints_dir, model_folder=self._model_folder, keep_last=checkpoint_keep_last
@@ -191,7 +196,10 @@ class Learner(Actor):
             model_folder=self._model_folder,
             device=self._device,
         )
-        self._sender = make_sender(self._weights_transport, settings)
+        if self._lora is None:
+            self._sender = make_sender(self._weights_transport, settings)
+        else:
+            self._sender = AdapterSender(self._weights_transport, settings, bench)
         self._publisher = Publisher(
             context,
             self._sender,
@@ -244,6 +252,8 @@ class Learner(Actor):
         if bench.resumed_from is not None:
             logger.info("resumed from %s at step %d", bench.resumed_from.name, bench.progress.step)
         elif self._pretrain is not None:
+            lora=self._lora,
+            pretrains=self._pretrain is not None,
             await self._run_pretrain(self._pretrain, bench)
         if self._versions.newest > 0:
             await self._go_back(bench.progress.step)
@@ -256,6 +266,7 @@ class Learner(Actor):
             self._rl,
             bench.progress,
             clock=self.context.clock,
+        await bench.adapt()
             dispatcher=self._dispatcher,
             trained=self._trained,
             trainer=bench.trainer,

@@ -6,6 +6,8 @@
         trainer.pt                  optimizer, random generators, step, version, …
         checkpoint.json             step, version and the step that the version holds
       reference/                    the weights with which the `rl` stage began, where a KL penalty needs them
+      base/                         with adapters: what they go upon, or a link to the run's model folder; a step's
+                                    folder then holds adapter_model.safetensors in place of a model
       latest -> step-000040         replaced by one rename; never points to anything partial
       .partial-…                    being written; removed at the next start
 
@@ -30,6 +32,7 @@ _DOOMED = ".doomed-"
 _WEIGHTS = re.compile(r".*\.(safetensors|bin|pt|gguf|index\.json)")
 LATEST = "latest"
 REFERENCE = "reference"
+BASE = "base"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,36 @@ class CheckpointStore:
             os.replace(partial, final)
             _sync(self._root)
         return final
+
+    @property
+    def base(self) -> Path:
+        """Where the frozen weights below adapters are, once they were kept."""
+        return self._root / BASE
+
+    @property
+    def base_is_own(self) -> bool:
+        """Whether they are other weights than those of the model folder."""
+        return self.base.exists() and not self.base.is_symlink()
+
+    def keep_base(self, model: Any | None) -> Path:
+        """Write `model`, which has save_pretrained, as the base of this run's adapters; None: it is the model folder's.
+        Replaces what an earlier life that came to no checkpoint left."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        partial = self._root / f"{_PARTIAL}{BASE}-{secrets.token_hex(4)}"
+        if model is None:
+            partial.symlink_to(os.path.relpath(self._model_folder, self._root), target_is_directory=True)
+        else:
+            partial.mkdir()
+            copy_tokenizer(self._model_folder, partial)
+            model.save_pretrained(partial)
+            _sync_tree(partial)
+        if self.base.exists() or self.base.is_symlink():
+            doomed = self._root / f"{_DOOMED}{BASE}-{secrets.token_hex(4)}"
+            os.replace(self.base, doomed)
+            _remove(doomed)
+        os.replace(partial, self.base)
+        _sync(self._root)
+        return self.base
 
     def latest(self) -> Path | None:
         """The newest complete checkpoint, or None. Goes by the folders, since `latest` may be one save behind."""

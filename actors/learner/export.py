@@ -1,4 +1,7 @@
-"""From a run's checkpoints to a Hugging Face folder that plain transformers loads. Called by `headrace export`."""
+"""From a run's checkpoints to a Hugging Face folder that plain transformers loads. Called by `headrace export`.
+
+A checkpoint of adapters becomes a plain model too, with the adapters merged into its weights.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,21 @@ import secrets
 import shutil
 from pathlib import Path
 
-from headrace.actors.learner.checkpoint import list_checkpoints, read_info
+from headrace.actors.learner.checkpoint import BASE, copy_tokenizer, list_checkpoints, read_info
 from headrace.actors.learner.weight_files import check_weight_files
 
 _NOT_EXPORTED = ("trainer.pt", "checkpoint.json")
+_ADAPTER_CONFIG = "adapter_config.json"
 DTYPES = ("float32", "bfloat16", "float16")
 
 
-def export_checkpoint(checkpoints: Path, target: Path, *, version: int | None = None, dtype: str | None = None) -> Path:
+def export_checkpoint(
+    checkpoints: Path, target: Path, *, version: int | None = None, dtype: str | None = None, merge: bool = True
+) -> Path:
     """Copy a checkpoint's model and tokenizer to `target`, which must not exist yet; returns the checkpoint used.
 
     version: of the weights; None takes the newest checkpoint. dtype: converts the weights; None keeps float32 masters.
+    merge: False leaves adapters as they are (float32), a folder that PEFT and vLLM load beside their base.
     Raises ValueError naming the versions there are, or the damaged file of the checkpoint; OSError where `target`
     exists or cannot be made.
     """
@@ -34,8 +41,11 @@ def export_checkpoint(checkpoints: Path, target: Path, *, version: int | None = 
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.parent / f".{target.name}-{secrets.token_hex(4)}"
     try:
-        shutil.copytree(source, partial, ignore=shutil.ignore_patterns(*_NOT_EXPORTED))
-        if dtype is not None:
+        if merge and (source / _ADAPTER_CONFIG).exists():
+            _merge(source, checkpoints / BASE, partial)
+        else:
+            shutil.copytree(source, partial, ignore=shutil.ignore_patterns(*_NOT_EXPORTED))
+        if dtype is not None and (partial / "config.json").exists():
             _convert(partial, dtype)
         os.replace(partial, target)
     except shutil.Error as error:
@@ -72,8 +82,23 @@ def _check(checkpoint: Path) -> None:
             json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ValueError(f"{path} is damaged: it is no JSON ({error}); export another version") from error
-    if not (checkpoint / "config.json").is_file():
+    if not (checkpoint / "config.json").is_file() and not (checkpoint / _ADAPTER_CONFIG).is_file():
         raise ValueError(f"{checkpoint / 'config.json'} is missing; export another version")
+
+
+def _merge(adapter: Path, base: Path, target: Path) -> None:
+    """Raises ValueError where the base is gone or damaged."""
+    from headrace.actors.learner.adapters import merged  # imports torch and PEFT
+
+    if not base.is_dir():
+        raise ValueError(
+            f"{base} is missing, which the adapters of {adapter} go upon; has the run folder been moved apart?"
+        )
+    check_weight_files(base)
+    target.mkdir()
+    copy_tokenizer(adapter, target)
+    (target / _ADAPTER_CONFIG).unlink()
+    merged(base, adapter).save_pretrained(target)
 
 
 def _convert(folder: Path, dtype: str) -> None:

@@ -9,7 +9,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -18,11 +18,21 @@ from torch import nn
 from headrace.actors.learner.packing import MicroBatch
 from headrace.actors.learner.weight_files import check_weight_files
 
+if TYPE_CHECKING:
+    from headrace.actors.learner.adapters import Adapters
+    from headrace.actors.learner.lora import LoraSettings
+
 AUTOCAST_DTYPES = {"none": None, "bfloat16": torch.bfloat16}
 
 
 class Interrupted(Exception):
     """The learner is stopping: what was being computed is not needed any more."""
+
+
+class TokenLogprobs(Protocol):
+    """What the trainer asks of a frozen reference."""
+
+    def token_logprobs(self, micro_batch: MicroBatch, temperature_N: torch.Tensor) -> torch.Tensor: ...
 
 
 class Policy:
@@ -38,6 +48,7 @@ class Policy:
         self._head: nn.Linear = model.get_output_embeddings()
         self._autocast_dtype = AUTOCAST_DTYPES[autocast]
         self._interrupted = threading.Event()
+        self.adapters: Adapters | None = None
         self._check_head()
 
     @classmethod
@@ -50,6 +61,13 @@ class Policy:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
         model.eval()  # dropout off: the engine has none either
         return cls(model, autocast=autocast, device=device)
+
+    def adapt(self, settings: LoraSettings, *, base: Path) -> Adapters:
+        """Freeze the weights, which lie in the folder `base`, and put adapters beside them: they alone are trained."""
+        from headrace.actors.learner.adapters import Adapters  # imports PEFT
+
+        self.adapters = Adapters(self.model, settings, base=base)
+        return self.adapters
 
     @property
     def vocab_size(self) -> int:
@@ -114,6 +132,19 @@ class Policy:
                 f"{type(self.model).__name__} changes its logits after the output head (a scale or a soft cap), which "
                 "the learner's float32 head does not; choose a model without that"
             )
+
+
+class WithoutAdapters:
+    """The policy's base: a reference that needs no second model in memory."""
+
+    def __init__(self, policy: Policy, adapters: Adapters) -> None:
+        self._policy = policy
+        self._adapters = adapters
+
+    def token_logprobs(self, micro_batch: MicroBatch, temperature_N: torch.Tensor) -> torch.Tensor:
+        """See Policy."""
+        with self._adapters.disabled():
+            return self._policy.token_logprobs(micro_batch, temperature_N)
 
 
 def block_mask(segments_RL: np.ndarray | None) -> torch.Tensor | None:

@@ -20,7 +20,7 @@ from headrace.actors.learner.kl.protocol import KlPenalty
 from headrace.actors.learner.objectives.protocol import Objective, TrainedTokens
 from headrace.actors.learner.optimizer import Optimizer
 from headrace.actors.learner.packing import MicroBatch, PackingSettings, input_length, pack, plan_micro_batches
-from headrace.actors.learner.policy import Policy
+from headrace.actors.learner.policy import Policy, TokenLogprobs
 from headrace.actors.learner.sequence import TrainSequence
 
 
@@ -87,9 +87,9 @@ class Trainer:
         self._objective = objective
         self._aggregation = aggregation
         self._packing = packing
-        self._kl: tuple[KlPenalty, Policy] | None = None
+        self._kl: tuple[KlPenalty, TokenLogprobs] | None = None
 
-    def penalise(self, kl: KlPenalty, reference: Policy) -> None:
+    def penalise(self, kl: KlPenalty, reference: TokenLogprobs) -> None:
         """From now on the loss holds the policy near `reference`, which nothing trains."""
         self._kl = (kl, reference)
 

@@ -7,6 +7,7 @@ saving and the optimizer never see each other's half-done work, not even where t
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from collections.abc import Callable
@@ -17,25 +18,30 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from headrace.actors.learner.adapters import CONFIG_NAME, Adapters, cast
 from headrace.actors.learner.aggregation.protocol import Aggregation
 from headrace.actors.learner.checkpoint import CheckpointInfo, CheckpointStore
+from headrace.actors.learner.lora import LoraSettings
 from headrace.actors.learner.objectives.protocol import Objective
 from headrace.actors.learner.optimizer import Optimizer
 from headrace.actors.learner.packing import PackingSettings
-from headrace.actors.learner.policy import Policy
+from headrace.actors.learner.policy import Policy, TokenLogprobs, WithoutAdapters
 from headrace.actors.learner.schedule import AdamSettings
 from headrace.actors.learner.sequence import TrainSequence
 from headrace.actors.learner.stages.settings import Progress
 from headrace.actors.learner.trainer import Trainer
 from headrace.transport import Context
+from headrace.transport.weights import Adapter, Manifest
 from headrace.transport.weights.layout import model_tensors
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
 class Workbench:
     """Loads the newest checkpoint of `store` where there is one, else `model_folder`. Blocking; made in the worker
-    thread."""
+    thread. lora: train adapters; where `pretrains`, from `adapt` on, and every weight before it."""
 
     def __init__(
         self,
@@ -51,6 +57,8 @@ class Workbench:
         device: str,
         num_threads: int | None,
         seed: int,
+        lora: LoraSettings | None = None,
+        pretrains: bool = False,
     ) -> None:
         from transformers import AutoTokenizer
 
@@ -58,6 +66,10 @@ class Workbench:
         self._store = store
         self._num_threads = num_threads
         self._autocast = autocast
+        self._lora = lora
+        self._adam = adam
+        self._objective = objective
+        self._aggregation = aggregation
         self._busy = threading.Lock()
         self.packing = packing
         self.progress = Progress()
@@ -69,14 +81,18 @@ class Workbench:
         torch.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed)
-        self.policy = Policy.load(checkpoint or model_folder, autocast=autocast, device=device)
-        self.trainer = Trainer(
-            self.policy,
-            Optimizer(self.policy.model.parameters(), adam),
-            objective=objective,
-            aggregation=aggregation,
-            packing=packing,
-        )
+        if checkpoint is not None:
+            _check_kind(checkpoint, lora)
+        weights = checkpoint or model_folder
+        if checkpoint is not None and lora is not None:
+            weights = store.base
+        self.policy = Policy.load(weights, autocast=autocast, device=device)
+        self.trainer = self._make_trainer()
+        if lora is not None and checkpoint is not None:
+            self._put_adapters(lora).load(checkpoint)
+        elif lora is not None and not pretrains:
+            self._store.keep_base(None)
+            self._put_adapters(lora)
         if checkpoint is not None:
             self._resume(checkpoint)
 
@@ -84,15 +100,58 @@ class Workbench:
         """In the worker thread, alone; the time counts as busy under `label`."""
         return await self._context.run_blocking(self._alone, function, *args, label=label)
 
+    async def adapt(self) -> None:
+        """After `pretrain`: what it trained is the base from now on. Nothing without `lora`, or where it was done."""
+        if self._lora is not None and self.policy.adapters is None:
+            await self.run("adapt", self._adapt, self._lora)
+
+    def _adapt(self, lora: LoraSettings) -> None:
+        cast(self.policy.model, lora.base_dtype)
+        self._store.keep_base(self.policy.model)
+        self._put_adapters(lora)
+
+    def _put_adapters(self, lora: LoraSettings) -> Adapters:
+        adapters = self.policy.adapt(lora, base=self._store.base)
+        self.trainer = self._make_trainer()
+        trained = sum(tensor.numel() for tensor in adapters.tensors().values())
+        logger.info("adapters of rank %d on %d modules: %d numbers", lora.rank, len(adapters.modules), trained)
+        return adapters
+
+    def _make_trainer(self) -> Trainer:
+        return Trainer(
+            self.policy,
+            Optimizer(self.policy.model.parameters(), self._adam),
+            objective=self._objective,
+            aggregation=self._aggregation,
+            packing=self.packing,
+        )
+
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What is published."""
-        return model_tensors(self.policy.model)
+        """What is published: every weight, or the adapters alone."""
+        adapters = self.policy.adapters
+        return model_tensors(self.policy.model) if adapters is None else adapters.tensors()
+
+    def base_tensors(self) -> dict[str, torch.Tensor] | None:
+        """See AdapterSource."""
+        return self._adapters().base_tensors() if self._store.base_is_own else None
+
+    def adapter(self, base: Manifest | None) -> Adapter:
+        """See AdapterSource."""
+        return self._adapters().description(base)
+
+    def _adapters(self) -> Adapters:
+        if self.policy.adapters is None:
+            raise RuntimeError("there are no adapters yet; adapt() comes before the first publication")
+        return self.policy.adapters
 
     async def logprobs(self, sequences: list[TrainSequence]) -> list[np.ndarray]:
         return await self.run("probe", self.trainer.logprobs, sequences)
 
-    async def reference(self) -> Policy:
-        """A frozen copy of the policy as it was when `rl` began, kept on disk so that a resumed learner has it too."""
+    async def reference(self) -> TokenLogprobs:
+        """The policy as it was when `rl` began: the base below the adapters, or a frozen copy, kept on disk so that a
+        resumed learner has it too."""
+        if self.policy.adapters is not None:
+            return WithoutAdapters(self.policy, self.policy.adapters)
         return await self.run("reference", self._reference)
 
     def _reference(self) -> Policy:
@@ -111,7 +170,7 @@ class Workbench:
             "progress": asdict(self.progress),
             "torch_rng": torch.get_rng_state(),
         }
-        return self._store.save(info, self.policy.model, state)
+        return self._store.save(info, self.policy.adapters or self.policy.model, state)
 
     def _resume(self, folder: Path) -> None:
         _, state = self._store.load_state(folder)
@@ -127,3 +186,13 @@ class Workbench:
     def _set_threads(self) -> None:
         if self._num_threads is not None and torch.get_num_threads() != self._num_threads:
             torch.set_num_threads(self._num_threads)
+
+
+def _check_kind(checkpoint: Path, lora: LoraSettings | None) -> None:
+    """Weights are not resumed as adapters, nor the other way round."""
+    holds = "adapters" if (checkpoint / CONFIG_NAME).exists() else "a whole model"
+    if holds != ("a whole model" if lora is None else "adapters"):
+        raise ValueError(
+            f"learner.lora is {'not ' if lora is None else ''}set, but {checkpoint} holds {holds}; resume with the "
+            "settings of before, or start a new run"
+        )
