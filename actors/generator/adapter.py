@@ -14,6 +14,10 @@ _OUTER = "base_model.model."
 _A, _B = ".lora_A.weight", ".lora_B.weight"
 
 
+class AdapterRefused(WeightsMismatch):
+    """A staged adapter could not be read after all. Nothing has changed: the model and its adapter are as before."""
+
+
 def check_version(manifest: Manifest, expected: Mapping[str, Expected]) -> None:
     """Full weights, or an adapter and the full weights below it: raises WeightsMismatch with all that does not fit a
     model whose parameters are `expected`."""

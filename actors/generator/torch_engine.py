@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from headrace.actors.generator.adapter import AdapterRefused
 from headrace.actors.generator.engine import CommitTimings, EngineDied, StageTimings
 from headrace.actors.generator.limits import check_request
 from headrace.actors.generator.staged_weights import StagedWeights
 from headrace.actors.messages import Completion, Generate
-from headrace.transport.weights import Expected, Manifest, WeightReceiver
+from headrace.transport.weights import Expected, Manifest, WeightReceiver, WeightsMismatch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -127,7 +128,7 @@ class TorchEngine:
         requests_running = self.num_running
         done: asyncio.Future[float] = loop.create_future()
         started = time.perf_counter()
-        self._post(lambda: self._answer(done, self._load(manifest, staged)))
+        self._post(lambda: self._commit(done, manifest, staged))
         try:
             load_s = await self._unless_dead(done)
         finally:
@@ -238,6 +239,16 @@ class TorchEngine:
     def _owned_decoder(self) -> Decoder:
         assert self._decoder is not None
         return self._decoder
+
+    def _commit(self, done: asyncio.Future[float], manifest: Manifest, staged: WeightReceiver) -> None:
+        assert self._loop is not None
+        try:
+            load_s = self._load(manifest, staged)
+        except AdapterRefused as error:
+            said = f"version {manifest.version} failed to load, version {self._version} serves on: {error}"
+            self._loop.call_soon_threadsafe(_fail, done, WeightsMismatch(said))
+        else:
+            self._answer(done, load_s)
 
     def _load(self, manifest: Manifest, staged: WeightReceiver) -> float:
         """Into the model, between two decode steps. Seconds that it took.

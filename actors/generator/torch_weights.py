@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from headrace.actors.generator.adapter import factors_by_module
-from headrace.transport.weights import Adapter, Manifest, WeightReceiver
+from headrace.actors.generator.adapter import AdapterRefused, factors_by_module
+from headrace.transport.weights import Manifest, WeightReceiver, WeightsMismatch
 from headrace.transport.weights.layout import model_tensors
 
 
@@ -24,15 +24,16 @@ class TorchWeights:
         self._hooked: set[str] = set()
 
     def load(self, manifest: Manifest, receiver: WeightReceiver, base: WeightReceiver | None) -> None:
-        """`base`: full weights to load first, None to keep those that are there. Raises WeightsMismatch: where full
-        weights were to be copied, the model is a mixture; where only an adapter was, nothing has changed."""
+        """`base`: full weights to load first, None to keep those that are there. Raises AdapterRefused, and
+        WeightsMismatch where full weights were overwritten while they were copied: the model is then a mixture."""
         if manifest.adapter is None:
             self._copy(receiver)
             self._factors = {}
             return
+        tensors = _copies(receiver)
         if base is not None:
             self._copy(base)
-        self._adapt(manifest.adapter, receiver)
+        self._adapt(tensors, manifest.adapter.alpha / manifest.adapter.rank)
 
     def _copy(self, receiver: WeightReceiver) -> None:
         own = model_tensors(self._model)
@@ -41,10 +42,7 @@ class TorchWeights:
                 own[name].copy_(tensor)
         receiver.check_unchanged()
 
-    def _adapt(self, adapter: Adapter, receiver: WeightReceiver) -> None:
-        tensors = {name: tensor.to(torch.float32, copy=True) for name, tensor in receiver.tensors()}
-        receiver.check_unchanged()
-        scale = adapter.alpha / adapter.rank
+    def _adapt(self, tensors: dict[str, torch.Tensor], scale: float) -> None:
         names = factors_by_module(tensors)
         for module in names.keys() - self._hooked:
             self._model.get_submodule(module).register_forward_hook(self._hook(module))
@@ -56,7 +54,17 @@ class TorchWeights:
             if module not in self._factors:
                 return None
             a, b, scale = self._factors[module]
-            inner = nn.functional.linear(arguments[0].to(a.dtype), a)
-            return (output + nn.functional.linear(inner, b) * scale).to(output.dtype)
+            wide = torch.promote_types(arguments[0].dtype, a.dtype)
+            inner = nn.functional.linear(arguments[0].to(wide), a.to(wide))
+            return (output + nn.functional.linear(inner, b.to(wide)) * scale).to(output.dtype)
 
         return add
+
+
+def _copies(receiver: WeightReceiver) -> dict[str, torch.Tensor]:
+    tensors = {name: tensor.to(torch.float32, copy=True) for name, tensor in receiver.tensors()}
+    try:
+        receiver.check_unchanged()
+    except WeightsMismatch as error:
+        raise AdapterRefused(str(error)) from error
+    return tensors

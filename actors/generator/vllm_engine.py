@@ -14,12 +14,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace.actors.generator.adapter import missing_base
+from headrace.actors.generator.adapter import AdapterRefused, missing_base
 from headrace.actors.generator.engine import CommitTimings, EngineDied, StageTimings
 from headrace.actors.generator.engine_environment import engine_environment
 from headrace.actors.generator.limits import check_request
 from headrace.actors.generator.staged_weights import StagedWeights
-from headrace.actors.generator.vllm_lora import AdapterRefused, VllmLora, check_no_adapter
+from headrace.actors.generator.vllm_lora import VllmLora, check_no_adapter
 from headrace.actors.generator.vllm_requests import completion, sampling_params
 from headrace.actors.generator.vllm_weights import BACKEND
 from headrace.actors.messages import Completion, Generate

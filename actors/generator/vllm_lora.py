@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from headrace.actors.generator.adapter import AdapterRefused
 from headrace.transport.weights import Manifest, WeightsMismatch
 
 if TYPE_CHECKING:
@@ -19,10 +20,6 @@ ADAPTER_ID = 1
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Those that vLLM holds memory for; a smaller adapter fits."""
 _WORKER = "headrace.actors.generator.vllm_lora_worker.LoraWorker"
-
-
-class AdapterRefused(WeightsMismatch):
-    """A worker did not take an adapter. Nothing has changed: the model and its adapter are those of before."""
 
 
 class VllmLora:

@@ -24,6 +24,8 @@ import torch
 from headrace.actors.learner.actor import Learner
 from headrace.actors.learner.checkpoint import list_checkpoints, read_info
 from headrace.actors.learner.documents import GeneratedDocuments
+from headrace.actors.learner.kl import K2
+from headrace.actors.learner.lora import LoraSettings
 from headrace.actors.learner.probe import LogprobProbe
 from headrace.actors.learner.stages.pretrain import Pretrain
 from headrace.actors.messages import (
@@ -42,7 +44,7 @@ from headrace.actors.messages import (
 )
 from headrace.actors.session import Group, Sampling, SessionSpec, Task, Trajectory
 from headrace.transport import Actor, ActorFailed, Runtime, handles, run_virtual
-from headrace.transport.weights import open_weights
+from headrace.transport.weights import Manifest, open_weights
 
 PROMPT = np.array([20, 21, 22], dtype=np.int32)
 GROUPS, MEMBERS = 4, 8
@@ -59,6 +61,7 @@ class World:
         self.run_id = f"test-{secrets.token_hex(6)}"
         self.stop_after_steps: int | None = None
         self.published: list[tuple[int, int]] = []
+        self.manifests: list[Manifest] = []
         self.asked: list[int] = []
         self.trained: list[BatchTrained] = []
         self.rewards: list[float] = []
@@ -187,6 +190,39 @@ class FakeParameterServer(Actor):
         world.published.append((manifest.version, manifest.step))
         await self.context.tell("learner", VersionServed(manifest.version, manifest.step))
         await self.context.tell("learner", WeightsReleased(older))
+
+
+class AdaptedParameterServer(FakeParameterServer):
+    """Serves W + (alpha / rank) · B @ A of what it is sent, upon the base sent with it or the model folder's."""
+
+    def __init__(self, world: World, *, serve_s: float = 0.0) -> None:
+        super().__init__(world, serve_s=serve_s)
+        self.folders_weights = {name: tensor.clone() for name, tensor in world.model.state_dict().items()}
+
+    async def serve(self, message: PublishWeights) -> None:
+        world, manifest = self.world, message.manifest
+        assert manifest.adapter is not None
+        weights = dict(self.folders_weights)
+        if manifest.adapter.base is not None:
+            weights |= read(manifest.adapter.base)
+        factors = read(manifest)
+        for module in manifest.adapter.modules:
+            a, b = (factors[f"base_model.model.{module}.lora_{x}.weight"] for x in "AB")
+            weights[f"{module}.weight"] = weights[f"{module}.weight"] + manifest.adapter.alpha / a.shape[0] * b @ a
+        world.model.load_state_dict(weights)
+        older, world.version, world.step = world.version, manifest.version, manifest.step
+        world.published.append((manifest.version, manifest.step))
+        world.manifests.append(manifest)
+        await self.context.tell("learner", VersionServed(manifest.version, manifest.step))
+        await self.context.tell("learner", WeightsReleased(older))
+
+
+def read(manifest: Manifest) -> dict[str, torch.Tensor]:
+    weights = open_weights(manifest)
+    weights.verify()
+    tensors = {name: tensor.clone() for name, tensor in weights.tensors(include_tied=True)}
+    weights.close()
+    return tensors
 
 
 class DeafParameterServer(FakeParameterServer):
@@ -367,6 +403,47 @@ def test_pretraining_comes_first_and_version_1_holds_step_0(play):
     assert held_out[-1] < held_out[0]
     assert world.published[0] == (1, 0)
     assert world.asked[0] == 0
+
+
+def test_a_lora_run_sends_adapters_alone_and_learns(play, tmp_path):
+    """The peers sample from what they were sent: the probe's gap shows that it is what the learner trained."""
+    settings = LoraSettings(rank=4, alpha=8.0)
+    world = play(server=AdaptedParameterServer, lora=settings, lr=5e-3, max_steps=60, probe=LogprobProbe(num_prompts=4))
+    assert np.mean(world.rewards[-512:]) > 0.62, "half of all tokens are even; the standard error is 0.02"
+    factors = 4 * 4 * sum(a + b for a, b in [(32, 32), (32, 32), (32, 32), (32, 32), (32, 64), (32, 64), (64, 32)] * 2)
+    assert {manifest.nbytes for manifest in world.manifests} == {factors}
+    assert all(manifest.adapter.base is None for manifest in world.manifests), "the model folder has it"
+    assert max(world.series("logprob_probe", "max")) < 1e-4
+    newest = list_checkpoints(tmp_path / "checkpoints")[-1]
+    assert {path.name for path in newest.glob("*.safetensors")} == {"adapter_model.safetensors"}
+
+
+def test_a_lora_run_pretrains_every_weight_and_goes_on_where_it_was(play, tmp_path):
+    """The base that `pretrain` made travels with the first version of each life, the same bytes; and a KL penalty holds
+    to it."""
+    source = GeneratedDocuments(make=lambda rng: "".join(rng.choice("ab") for _ in range(rng.randint(3, 8))))
+    pretrain = Pretrain(source=source, steps=30, documents_per_step=16)
+    options = {
+        "server": AdaptedParameterServer,
+        "lora": LoraSettings(rank=4),
+        "pretrain": pretrain,
+        "kl": K2(coefficient=0.1),
+        "checkpoint_every_steps": 1,
+    }
+    first = play(**options, max_steps=3)
+    assert first.published[0] == (1, 0)
+    assert first.series("pretrain", "loss")[-1] < first.series("pretrain", "loss")[0] - 1.0
+    base = first.manifests[0].adapter.base
+    assert base is not None
+    assert all(manifest.adapter.base == base for manifest in first.manifests)
+    second = play(**options, max_steps=5)
+    assert not second.series("pretrain", "loss"), "it is not trained again"
+    assert second.asked == [3, 4]
+    again = second.manifests[0].adapter.base
+    assert (again.tensors, again.buckets) == (base.tensors, base.buckets)
+    assert again.location != base.location
+    with pytest.raises(ActorFailed, match="holds adapters; resume with the settings of before"):
+        play(max_steps=6)
 
 
 def test_a_restarted_learner_goes_on_above_its_last_version(play, tmp_path):
