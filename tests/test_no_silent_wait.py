@@ -58,7 +58,7 @@ WAITS_WITHOUT_DEADLINE = {
         "the engine's thread; its death fails the future, the asker's deadline cancels it",
     "actors/generator/vllm_engine.py VllmEngine.start: await asyncio.wrap_future(started)":
         "the thread answers whatever happens; launch.start_timeout_s bounds it",
-    "actors/generator/vllm_engine.py VllmEngine.generate: async for engine.generate(prompt, params, request_id)":
+    "actors/generator/vllm_engine.py VllmEngine.generate: async for engine.generate(prompt, params, request_id, lora_request=adapter)":
         "vllm-watch ends it where vLLM dies, the asker's deadline cancels it",
     "actors/generator/vllm_engine.py VllmEngine.close: await self._watcher": "cancelled one line before",
     "actors/parameter_server/actor.py ParameterServer.sync_evaluators: await self._synced":

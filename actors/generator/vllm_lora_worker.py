@@ -6,8 +6,10 @@ and changes nothing, then swapped in, which copies factors to where vLLM's kerne
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 from vllm.lora.lora_model import LoRAModel
 from vllm.lora.peft_helper import PEFTHelper
@@ -27,6 +29,8 @@ class LoraWorker:
         from headrace.actors.generator.vllm_transfer import manifest_from_dict
 
         manager = self.model_runner.get_model().lora_manager
+        if manager.device.type == "cpu":
+            _multiply_densely(manager)
         if manifest is None:
             self._headrace_prepared = manager.create_dummy_lora(ADAPTER_ID, 1, {})  # zeros; vLLM takes no empty one
         else:
@@ -72,6 +76,35 @@ def _check_modules(manager: Any, lora: LoRAModel) -> None:
     if unknown:
         shown = ", ".join(unknown[:10]) + (f", … {len(unknown) - 10} more" if len(unknown) > 10 else "")
         raise ValueError(f"vLLM adapts no such modules: {shown}; leave them out of learner.lora.target_modules")
+
+
+def _multiply_densely(manager: Any) -> None:
+    """vLLM's operators for the CPU gather the factors anew for every token, since each may have another adapter. Here
+    all have the same one, so that two plain products do."""
+    for wrapper in manager.punica_wrapper_mapping.values():
+        wrapper.add_lora_linear = partial(_add_lora_linear, wrapper)
+
+
+def _add_lora_linear(
+    wrapper: Any,
+    y: torch.Tensor,
+    x: torch.Tensor,
+    lora_a_stacked: tuple[torch.Tensor, ...],
+    lora_b_stacked: tuple[torch.Tensor, ...],
+    scale: float,
+    output_slices: tuple[int, ...],
+    **_: Any,
+) -> None:
+    """y[:, slice] += scale · (x @ Aᵀ) @ Bᵀ in place, for each slice of a fused layer. A: [1, 1, rank, in], B:
+    [1, 1, out, rank]; the inner product is float32, as in vLLM's kernels."""
+    if wrapper.no_lora:
+        return
+    x, y = x.view(-1, x.shape[-1]), y.view(-1, y.shape[-1])
+    start = 0
+    for a, b, width in zip(lora_a_stacked, lora_b_stacked, output_slices, strict=True):
+        inner = nn.functional.linear(x.float(), a[0, 0].float()) * scale
+        y[:, start : start + width] += nn.functional.linear(inner.to(y.dtype), b[0, 0].to(y.dtype))
+        start += width
 
 
 def uncover(model: nn.Module) -> None:

@@ -22,11 +22,12 @@ def test_the_asynchronous_engine() -> None:
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.core_client import AsyncMPClient
 
-    assert {"prompt", "sampling_params", "request_id"} <= parameters(AsyncLLM.generate)
+    assert {"prompt", "sampling_params", "request_id", "lora_request"} <= parameters(AsyncLLM.generate)
     assert {"mode", "clear_cache"} <= parameters(AsyncMPClient.pause_scheduler_async)
-    assert {"weight_version"} <= parameters(AsyncLLM.finish_weight_update)
+    assert {"method", "args"} <= parameters(AsyncLLM.collective_rpc)
     assert {"timeout"} <= parameters(AsyncLLM.shutdown)
-    for name in ("resume_generation", "start_weight_update", "update_weights", "update_weight_version", "errored"):
+    updates = ("start_weight_update", "update_weights", "finish_weight_update", "update_weight_version")
+    for name in ("resume_generation", "errored", *updates):
         assert hasattr(AsyncLLM, name), name
 
 
@@ -45,6 +46,30 @@ def test_arguments_and_outputs() -> None:
     assert {"logprobs", "output_kind", "detokenize", "skip_reading_prefix_cache"} <= parameters(SamplingParams)
     fields = {field.name for field in dataclasses.fields(CompletionOutput)}
     assert {"token_ids", "logprobs", "weight_versions", "finish_reason"} <= fields
+
+
+def test_adapters() -> None:
+    from typing import get_args
+
+    from vllm import AsyncEngineArgs
+    from vllm.config.lora import MaxLoRARanks
+    from vllm.lora.lora_model import LoRAModel
+    from vllm.lora.model_manager import LoRAModelManager
+    from vllm.lora.peft_helper import PEFTHelper
+    from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
+    from vllm.lora.request import LoRARequest
+
+    from headrace.actors.generator.vllm_lora import _RANKS, VllmLora
+
+    assert get_args(MaxLoRARanks) == _RANKS
+    assert set(VllmLora(8).arguments(["m.up"])) <= {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    assert VllmLora(8).request() == LoRARequest("headrace", 1, "in-place")
+    assert {"device", "dtype", "weights_mapper"} <= parameters(LoRAModel.from_lora_tensors)
+    assert {"r", "lora_alpha", "target_modules"} <= {field.name for field in dataclasses.fields(PEFTHelper)}
+    for name in ("create_dummy_lora", "add_adapter", "remove_adapter", "activate_adapter"):
+        assert hasattr(LoRAModelManager, name), name
+    ours = {"y", "x", "lora_a_stacked", "lora_b_stacked", "scale", "output_slices"}
+    assert ours <= parameters(PunicaWrapperCPU.add_lora_linear)
 
 
 def test_the_plug_in_is_found_and_registers_once() -> None:
