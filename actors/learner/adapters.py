@@ -14,13 +14,12 @@ import torch
 from torch import nn
 
 from headrace.actors.learner.lora import LoraSettings
+from headrace.actors.learner.weight_files import check_weight_files
 from headrace.transport.weights import Adapter, Manifest
 from headrace.transport.weights.layout import model_tensors
 
 CONFIG_NAME = "adapter_config.json"
 """PEFT's name of the file that says of a folder that it holds an adapter."""
-_OUTER = "base_model.model."
-"""Before the model's own names in those of an adapter, in PEFT's files and in vLLM."""
 
 
 class Adapters:
@@ -64,10 +63,12 @@ class Adapters:
         (folder / "README.md").unlink(missing_ok=True)  # PEFT's form of a model card, not filled in
 
     def load(self, folder: Path) -> None:
-        """Take over what `save_pretrained` wrote. Raises ValueError where it was written under other settings."""
+        """Take over what `save_pretrained` wrote. Raises ValueError where it was written under other settings, or naming
+        the file that is damaged."""
         from peft import PeftConfig, set_peft_model_state_dict
         from safetensors.torch import load_file
 
+        check_weight_files(folder)
         saved = PeftConfig.from_pretrained(str(folder))
         theirs = {"rank": saved.r, "alpha": float(saved.lora_alpha)}
         ours = {"rank": self._settings.rank, "alpha": self._settings.alpha}

@@ -138,6 +138,15 @@ def test_an_adapter_of_other_settings_is_not_resumed(tmp_path, model_folder, oth
         adapted(model_folder, other).adapters.load(folder)
 
 
+def test_a_damaged_adapter_is_named(tmp_path, model_folder):
+    store = CheckpointStore(tmp_path, model_folder=model_folder)
+    folder = store.save(CheckpointInfo(1, 1, 1), adapted(model_folder).adapters, {})
+    path = folder / "adapter_model.safetensors"
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(ValueError, match=r"adapter_model.safetensors is damaged: it has \d+ bytes"):
+        adapted(model_folder).adapters.load(folder)
+
+
 def test_the_reference_is_the_base_and_its_penalty_that_of_a_second_model(model_folder, policy, make_sequence):
     """Log-probs of the base while the adapters have moved, and every gradient as with a frozen copy in memory."""
     sequences = [make_sequence(i) for i in range(4)]
