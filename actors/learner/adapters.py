@@ -63,7 +63,7 @@ class Adapters:
         (folder / "README.md").unlink(missing_ok=True)  # PEFT's form of a model card, not filled in
 
     def load(self, folder: Path) -> None:
-        """Take over what `save_pretrained` wrote. Raises ValueError where it was written under other settings, or naming
+        """Take over what `save_pretrained` wrote. Raises ValueError where that was under other settings, or naming
         the file that is damaged."""
         from peft import PeftConfig, set_peft_model_state_dict
         from safetensors.torch import load_file
