@@ -67,8 +67,7 @@ class Learner(Actor):
     version that must be served.
     checkpoint_every_steps: 0 saves after `pretrain`, at the end and when stopped only. trained_path: where the sessions
     of each step are recorded (trained_log.py); None nowhere. dispatcher_patience_s: how long a dispatcher that is lost
-    or silent is waited for. probe None: no probe.
-    lora: `rl` trains adapters and sends only them; None: every weight.
+    or silent is waited for. probe None: no probe. lora: `rl` trains adapters and sends only them; None: every weight.
     """
 
     def __init__(
@@ -113,8 +112,8 @@ class Learner(Actor):
         trained_path: str | None = None,
         dispatcher_patience_s: float = 300.0,
         probe: LogprobProbe | None = None,
-    ) -> None:
         lora: LoraSettings | None = None,
+    ) -> None:
         for name, value, least in (
             ("weights_every_steps", weights_every_steps, 1),
             ("weights_bucket_bytes", weights_bucket_bytes, 64),
@@ -154,8 +153,8 @@ class Learner(Actor):
         self._kl = kl
         self._pretrain = pretrain
         self._probe = probe
-        self._model_folder = Path(model_path)
         self._lora = lora
+        self._model_folder = Path(model_path)
         self._checkpoints_dir = Path(checkpoints_dir)
         self._store = CheckpointStore(
             self._checkpoints_dir, model_folder=self._model_folder, keep_last=checkpoint_keep_last
@@ -241,6 +240,8 @@ class Learner(Actor):
             device=self._device,
             num_threads=self._num_threads,
             seed=self._seed,
+            lora=self._lora,
+            pretrains=self._pretrain is not None,
         )
 
     # --- the run ----------------------------------------------------------------------------------------------------
@@ -252,9 +253,8 @@ class Learner(Actor):
         if bench.resumed_from is not None:
             logger.info("resumed from %s at step %d", bench.resumed_from.name, bench.progress.step)
         elif self._pretrain is not None:
-            lora=self._lora,
-            pretrains=self._pretrain is not None,
             await self._run_pretrain(self._pretrain, bench)
+        await bench.adapt()
         if self._versions.newest > 0:
             await self._go_back(bench.progress.step)
         await self._publish_and_serve(bench)
@@ -266,7 +266,6 @@ class Learner(Actor):
             self._rl,
             bench.progress,
             clock=self.context.clock,
-        await bench.adapt()
             dispatcher=self._dispatcher,
             trained=self._trained,
             trainer=bench.trainer,
