@@ -1,7 +1,7 @@
 """Continuous batching over a transformers causal LM: prefill what waits, decode one token for all, drop the finished.
 
 A synchronous object that one thread drives step by step; it knows nothing of that thread, of asyncio or of weights'
-transport. Between two steps a caller may change the model's weights: the key-value cache is kept.
+transport. Between two steps a caller may change the model's weights: the key-value cache is kept, until `recompute`.
 """
 
 from __future__ import annotations
@@ -99,25 +99,47 @@ class Decoder:
                 finished += self._remove_finished()
         return finished
 
+    def recompute(self) -> None:
+        """The keys and values of everybody who runs, anew by the weights of now. What was sampled stays."""
+        held = [(s.prompt + s.token_ids)[:length] for s, length in zip(self._running, self._lengths, strict=True)]
+        row = 0
+        with torch.inference_mode():
+            while row < len(held):
+                count, longest = 1, len(held[row])
+                for tokens in held[row + 1 :]:
+                    longest = max(longest, len(tokens))
+                    if longest * (count + 1) > self._max_prefill_tokens:
+                        break
+                    count += 1
+                self._fill(row, held[row : row + count], torch.arange(count), torch.tensor([0]))
+                row += count
+
     def _prefill(self, version: int) -> bool:
         batch = self._take_waiting()
         if not batch:
             return False
         distinct: dict[tuple[int, ...], int] = {}
         copies = torch.tensor([distinct.setdefault(tuple(s.prompt), len(distinct)) for s in batch])
-        longest = max(map(len, distinct))
-        tokens = torch.tensor([[*prompt, *([0] * (longest - len(prompt)))] for prompt in distinct])
         ends = [len(prompt) - 1 for prompt in distinct]
         positions = sorted(set(ends))
         which = torch.tensor([positions.index(end) for end in ends])
-        self._cache.begin_prefill(first_row=len(self._running), copies=copies, prompt_length=longest)
-        causal = torch.ones(longest, longest, dtype=torch.bool).tril()[None, None]
-        logits = self._forward(tokens, causal, torch.arange(longest).expand(len(distinct), -1), torch.tensor(positions))
+        logits = self._fill(len(self._running), list(distinct), copies, torch.tensor(positions))
         first = logits[torch.arange(len(distinct)), which][copies]
         self._running += batch
         self._lengths += [len(sequence.prompt) for sequence in batch]
         self._sample(batch, first, version)
         return True
+
+    def _fill(
+        self, first_row: int, texts: list[tuple[int, ...]] | list[list[int]], copies: torch.Tensor, keep: torch.Tensor
+    ) -> torch.Tensor:
+        """Rows from `first_row` get the keys and values of `texts[copies[i]]`. Logits [texts, keep, V] at the positions
+        `keep` of each."""
+        longest = max(map(len, texts))
+        tokens = torch.tensor([[*text, *([0] * (longest - len(text)))] for text in texts])
+        self._cache.begin_prefill(first_row=first_row, copies=copies, prompt_length=longest)
+        causal = torch.ones(longest, longest, dtype=torch.bool).tril()[None, None]
+        return self._forward(tokens, causal, torch.arange(longest).expand(len(texts), -1), keep)
 
     def _take_waiting(self) -> list[Sequence]:
         batch: list[Sequence] = []

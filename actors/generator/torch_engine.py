@@ -19,6 +19,7 @@ import numpy as np
 from headrace.actors.generator.adapter import AdapterRefused
 from headrace.actors.generator.engine import CommitTimings, EngineDied, StageTimings
 from headrace.actors.generator.limits import check_request
+from headrace.actors.generator.kv_policy import KvPolicy
 from headrace.actors.generator.staged_weights import StagedWeights
 from headrace.actors.messages import Completion, Generate
 from headrace.transport.weights import Expected, Manifest, WeightReceiver, WeightsMismatch
@@ -37,6 +38,7 @@ class TorchEngine:
     dtype: of weights and computation ("float32", "bfloat16"); max_model_len: tokens of a sequence, None: the model's.
     max_batch: sequences decoded together, further ones wait; max_prefill_tokens: padded prompt tokens of one prefill.
     num_threads: of the model's computation. On cores that other processes use too, 1 is much faster than 2.
+    kv: see kv_policy.py; no prefix is cached across requests.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class TorchEngine:
         max_batch: int = 128,
         max_prefill_tokens: int = 4096,
         num_threads: int = 1,
+        kv: str = "keep",
     ) -> None:
         if dtype not in ("float32", "bfloat16", "float64"):
             raise ValueError(f"generator.engine.dtype must be float32, bfloat16 or float64, got {dtype!r}")
@@ -65,6 +68,7 @@ class TorchEngine:
         self._max_batch = max_batch
         self._max_prefill_tokens = max_prefill_tokens
         self._num_threads = num_threads
+        self._policy = KvPolicy(kv)
         self._version = 0
         self._pending: set[asyncio.Future[Completion]] = set()
         self._staged = StagedWeights()
@@ -251,7 +255,8 @@ class TorchEngine:
             self._answer(done, load_s)
 
     def _load(self, manifest: Manifest, staged: WeightReceiver) -> float:
-        """Into the model, between two decode steps. Seconds that it took.
+        """Into the model, between two decode steps. Seconds that it took,
+        without those of keys and values that are computed anew.
 
         A mismatch that appears only now has left the model half old, half new: it ends the engine."""
         assert self._weights is not None
@@ -260,7 +265,10 @@ class TorchEngine:
         if manifest.adapter is None or self._staged.base is not None:
             self._held = manifest if manifest.adapter is None else manifest.adapter.base
         self._version = manifest.version
-        return time.perf_counter() - started
+        load_s = time.perf_counter() - started
+        if self._policy.recompute:
+            self._owned_decoder().recompute()
+        return load_s
 
     def _answer(self, future: asyncio.Future[T], value: T) -> None:
         assert self._loop is not None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.actors.generator.adapter import AdapterRefused, missing_base
 from headrace.actors.generator.engine import CommitTimings, EngineDied, StageTimings
 from headrace.actors.generator.engine_environment import engine_environment
+from headrace.actors.generator.kv_policy import KvPolicy
 from headrace.actors.generator.limits import check_request
 from headrace.actors.generator.staged_weights import StagedWeights
 from headrace.actors.generator.vllm_lora import VllmLora, check_no_adapter
@@ -39,8 +40,8 @@ class VllmEngine:
     dtype: "float32", "bfloat16", "auto", …; max_model_len: tokens of a sequence, None for the model's context.
     max_num_seqs: requests decoded together; further ones queue inside vLLM.
     kv_cache_gib: memory of the key-value cache on the CPU; gpu_memory_utilization: the same question on a GPU.
-    prefix_cache_max_versions: cached prefixes are shared by this many consecutive versions (1: never across an
-    update, None: for ever). lora_rank: of the adapters that the learner sends; None: it sends full weights.
+    kv, prefix_cache, prefix_cache_max_versions: see kv_policy.py. lora_rank: of the adapters that the learner sends;
+    None: it sends full weights.
     cpu_threads_bind: vLLM's own setting ("nobind", "auto", "0-1|2-3"); num_threads: OpenMP threads of a worker.
     extra: further AsyncEngineArgs, as they are.
     """
@@ -55,6 +56,8 @@ class VllmEngine:
         kv_cache_gib: int = 1,
         gpu_memory_utilization: float = 0.9,
         tensor_parallel_size: int = 1,
+        kv: str = "keep",
+        prefix_cache: str = "keep",
         prefix_cache_max_versions: int | None = 8,
         lora_rank: int | None = None,
         cpu_threads_bind: str = "nobind",
@@ -67,7 +70,6 @@ class VllmEngine:
             ("max_num_seqs", max_num_seqs),
             ("kv_cache_gib", kv_cache_gib),
             ("tensor_parallel_size", tensor_parallel_size),
-            ("prefix_cache_max_versions", prefix_cache_max_versions),
             ("num_threads", num_threads),
         ):
             if value is not None and value < 1:
@@ -99,7 +101,9 @@ class VllmEngine:
             self._environment["OMP_NUM_THREADS"] = str(num_threads)
         self._model_path = model_path
         self._max_model_len = max_model_len
-        self._salt_versions = prefix_cache_max_versions
+        self._policy = KvPolicy(kv, prefix_cache, prefix_cache_max_versions)
+        self._running = asyncio.Event()
+        self._running.set()
         self._closed = threading.Event()
         self._engine: AsyncLLM | None = None
         self._expected: dict[str, Expected] = {}
@@ -177,14 +181,16 @@ class VllmEngine:
         """See Engine."""
         engine = self._alive()
         check_request(request, self._context_tokens)
-        prompt: dict[str, Any] = {"prompt_token_ids": request.prompt_token_ids.tolist()}
-        if self._salt_versions is not None:
-            prompt["cache_salt"] = f"v{self._version // self._salt_versions}"
         params = sampling_params(request)
         task = asyncio.current_task()
         assert task is not None
         self._callers.add(task)
         try:
+            await self._running.wait()  # what comes during an update belongs to the version after it, its salt too
+            prompt: dict[str, Any] = {"prompt_token_ids": request.prompt_token_ids.tolist()}
+            salt = self._policy.salt(self._version)
+            if salt is not None:
+                prompt["cache_salt"] = salt
             request_id = f"{request.session_id}-{next(self._request_numbers)}"
             output: RequestOutput | None = None
             adapter = None if self._lora is None else self._lora.request()
@@ -220,6 +226,7 @@ class VllmEngine:
         self._staged.of(manifest.version)
         requests_running = self.num_running
         started = time.perf_counter()
+        self._running.clear()
         # As engine.pause_generation, without the 20 ms that it sleeps for the sake of tidy output order.
         await engine.engine_core.pause_scheduler_async(mode="keep", clear_cache=False)
         try:
@@ -228,8 +235,14 @@ class VllmEngine:
             load_s = time.perf_counter() - load_started
         finally:
             self._staged.drop()
-        await engine.resume_generation()
+        if self._policy.recompute:
+            await engine.reset_prefix_cache(reset_running_requests=True)
+        await self._resume(engine)
         return CommitTimings(time.perf_counter() - started, load_s, requests_running)
+
+    async def _resume(self, engine: AsyncLLM) -> None:
+        await engine.resume_generation()
+        self._running.set()
 
     async def _load_or_restore(self, engine: AsyncLLM, manifest: Manifest) -> None:
         """The model is whole again when this returns or raises WeightsMismatch (then the old version serves on)."""
@@ -238,7 +251,7 @@ class VllmEngine:
         except Exception as error:  # vLLM passes a worker's error on as a bare Exception
             if not isinstance(error, AdapterRefused):
                 await self._restore(engine, error)
-            await engine.resume_generation()
+            await self._resume(engine)
             raise WeightsMismatch(
                 f"version {manifest.version} failed to load, version {self._version} serves on: {error}"
             ) from error

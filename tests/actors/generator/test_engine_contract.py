@@ -28,7 +28,7 @@ def bench(request: pytest.FixtureRequest, model_path: str, make_bench: Any) -> A
     from headrace.actors.generator.vllm_engine import VllmEngine
 
     return make_bench(
-        VllmEngine(model_path=model_path, dtype="float32", max_num_seqs=24, prefix_cache_max_versions=1, num_threads=1)
+        VllmEngine(model_path=model_path, dtype="float32", max_num_seqs=24, prefix_cache="salt", num_threads=1)
     )
 
 

@@ -22,7 +22,7 @@ def bench(model_path: str, make_bench: Any) -> Any:
     pytest.importorskip("vllm")
     from headrace.actors.generator.vllm_engine import VllmEngine
 
-    return make_bench(VllmEngine(model_path=model_path, dtype="float32", prefix_cache_max_versions=1, num_threads=1))
+    return make_bench(VllmEngine(model_path=model_path, dtype="float32", prefix_cache="salt", num_threads=1))
 
 
 def test_a_load_that_fails_is_undone_with_requests_running(bench: Any, models: Any, prompts: Any, greedy: Any) -> None:
