@@ -109,24 +109,28 @@ class SessionsHeld:
 @dataclass(frozen=True, slots=True, eq=False)
 class Generate:
     """environment → generator (ask → Completion): continue `prompt_token_ids` (int32[P]).
-    `fresh` asks for a prefill without any cached prefix (the log-prob probe)."""
+    `fresh` asks for a prefill without any cached prefix, `prompt_logprobs` for the prompt's own (the log-prob
+    probes)."""
 
     session_id: str
     prompt_token_ids: np.ndarray
     sampling: Sampling
     fresh: bool = False
+    prompt_logprobs: bool = False
 
 
 @message("generate.completion")
 @dataclass(frozen=True, slots=True, eq=False)
 class Completion:
     """N sampled tokens: token_ids int32[N] (the stop token included when it was sampled), logprobs float32[N] as
-    sampled (temperature applied), versions int32[N]."""
+    sampled (temperature applied), versions int32[N]. prompt_logprobs float32[P - 1]: of the prompt's tokens after the
+    first, at temperature 1; empty unless asked for."""
 
     token_ids: np.ndarray
     logprobs: np.ndarray
     versions: np.ndarray
     finish_reason: Literal["stop", "length", "aborted"]
+    prompt_logprobs: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
 
 
 # --- training -------------------------------------------------------------------------------------------------------
@@ -203,8 +207,8 @@ class PublishWeights:
 @message("weights.withdraw")
 @dataclass(frozen=True, slots=True)
 class WithdrawWeights:
-    """learner → parameter_server (ask → Accepted), where it has one buffer (weights.staging=false): it needs that of the
-    newest version for the next. WeightsReleased follows as soon as nobody reads it."""
+    """learner → parameter_server (ask → Accepted), where it has one buffer (weights.staging=false): it needs that of
+    the newest version for the next. WeightsReleased follows as soon as nobody reads it."""
 
 
 @message("weights.released")

@@ -58,8 +58,11 @@ WAITS_WITHOUT_DEADLINE = {
         "the engine's thread; its death fails the future, the asker's deadline cancels it",
     "actors/generator/vllm_engine.py VllmEngine.start: await asyncio.wrap_future(started)":
         "the thread answers whatever happens; launch.start_timeout_s bounds it",
-    "actors/generator/vllm_engine.py VllmEngine.generate: async for engine.generate(prompt, params, request_id, lora_request=adapter)":
+    "actors/generator/vllm_engine.py VllmEngine.generate: "
+    "async for engine.generate(prompt, params, request_id, lora_request=adapter)":
         "vllm-watch ends it where vLLM dies, the asker's deadline cancels it",
+    "actors/generator/vllm_engine.py VllmEngine.generate: await self._running.wait()":
+        "for the length of an update, which ends or ends the engine; the asker's deadline cancels it",
     "actors/generator/vllm_engine.py VllmEngine.close: await self._watcher": "cancelled one line before",
     "actors/parameter_server/actor.py ParameterServer.sync_evaluators: await self._synced":
         "ends with the asks of its members, each with a deadline; the asker's deadline cancels it",

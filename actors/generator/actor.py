@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Coroutine
 from typing import Any, TypeVar
+
+import numpy as np
 
 from headrace.actors.generator.engine import CommitTimings, Engine, EngineDied, StageTimings
 from headrace.actors.messages import (
@@ -22,13 +25,15 @@ from headrace.actors.messages import (
     WeightsCommitted,
     WeightsStaged,
 )
+from headrace.actors.session import Sampling
 from headrace.transport import Actor, Context, MailboxBound, handles
-from headrace.transport.weights import Manifest, WeightsMismatch
+from headrace.transport.weights import Manifest, Probe, WeightsMismatch
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 PARAMETER_SERVER = "parameter_server"
+PROBE_TIMEOUT_S = 120.0
 
 
 class Generator(Actor):
@@ -58,6 +63,7 @@ class Generator(Actor):
         self._stage_timings = StageTimings()
         self._num_completions = 0
         self._num_tokens = 0
+        self._num_alarms = 0
 
     async def on_start(self, context: Context) -> None:
         self._ready = asyncio.Event()
@@ -143,6 +149,8 @@ class Generator(Actor):
         timings = await self._engine.commit_weights(manifest)
         self._ready.set()
         self._report_update(manifest, timings)
+        if manifest.probe is not None:
+            self.context.spawn(self._compare(manifest.version, manifest.probe), f"probe of version {version}")
         return WeightsCommitted(version, timings.pause_s, timings.load_s, timings.requests_running)
 
     def _report_update(self, manifest: Manifest, timings: CommitTimings) -> None:
@@ -155,6 +163,36 @@ class Generator(Actor):
             "nbytes": float(manifest.nbytes),
         }
         self.context.tell_soon("monitor", Metrics(self._stream("weights"), "version", manifest.version, values))
+
+    async def _compare(self, version: int, probe: Probe) -> None:
+        """Whether this engine makes of the learner's text what the learner makes of it, beside the requests in flight.
+        Only what no later update came into counts."""
+        sampling = Sampling(temperature=1.0, max_tokens=1, seed=0)
+        text = np.asarray(probe.token_ids, dtype=np.int32)
+        request = Generate(f"update-probe-{version}", text, sampling, fresh=True, prompt_logprobs=True)
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                completion = await self._engine.generate(request)
+        except EngineDied as error:
+            return self._fail(error)
+        except (TimeoutError, ValueError) as error:
+            logger.warning("version %d was not probed: %s: %s", version, type(error).__name__, error)
+            return
+        if version != self._engine.version or version != completion.versions[0]:
+            return
+        gaps = np.abs(completion.prompt_logprobs - np.asarray(probe.logprobs, dtype=np.float32))
+        mean = float(gaps.mean())
+        alarm = not mean <= probe.bound  # NaN too
+        self._num_alarms += alarm
+        if alarm:
+            logger.warning(
+                "log-probs of version %d differ from the learner's by %.3g on the mean of %d tokens (bound %g, largest "
+                "%.3g): the weights arrived whole, but this engine computes something else with them",
+                version, mean, len(gaps), probe.bound, float(gaps.max()),
+            )  # fmt: skip
+        values = {"mean": mean, "max": float(gaps.max()), "bound": probe.bound, "alarms_total": float(self._num_alarms)}
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+        self.context.tell_soon("monitor", Metrics(self._stream("update_probe"), "version", version, finite))
 
     async def _report_tokens(self, context: Context) -> None:
         began_s = context.clock.time()

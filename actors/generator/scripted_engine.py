@@ -120,6 +120,9 @@ class ScriptedEngine:
             logprobs=np.asarray(logprobs[:limit], dtype=np.float32),
             versions=np.asarray(versions if turn.versions is None else turn.versions[:limit], dtype=np.int32),
             finish_reason="length" if len(turn.token_ids) > limit else turn.finish_reason,
+            prompt_logprobs=np.full(
+                len(request.prompt_token_ids) - 1 if request.prompt_logprobs else 0, -0.5, dtype=np.float32
+            ),
         )
 
     async def _pass(self, seconds: float, died: asyncio.Future[None]) -> None:

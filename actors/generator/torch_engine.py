@@ -12,14 +12,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from headrace.actors.generator.adapter import AdapterRefused
 from headrace.actors.generator.engine import CommitTimings, EngineDied, StageTimings
-from headrace.actors.generator.limits import check_request
 from headrace.actors.generator.kv_policy import KvPolicy
+from headrace.actors.generator.limits import check_request
 from headrace.actors.generator.staged_weights import StagedWeights
 from headrace.actors.messages import Completion, Generate
 from headrace.transport.weights import Expected, Manifest, WeightReceiver, WeightsMismatch
@@ -37,8 +38,8 @@ class TorchEngine:
     """model_path: a Hugging Face folder or hub name; version 0.
     dtype: of weights and computation ("float32", "bfloat16"); max_model_len: tokens of a sequence, None: the model's.
     max_batch: sequences decoded together, further ones wait; max_prefill_tokens: padded prompt tokens of one prefill.
-    num_threads: of the model's computation. On cores that other processes use too, 1 is much faster than 2.
     kv: see kv_policy.py; no prefix is cached across requests.
+    num_threads: of the model's computation. On cores that other processes use too, 1 is much faster than 2.
     """
 
     def __init__(
@@ -49,8 +50,8 @@ class TorchEngine:
         max_model_len: int | None = None,
         max_batch: int = 128,
         max_prefill_tokens: int = 4096,
-        num_threads: int = 1,
         kv: str = "keep",
+        num_threads: int = 1,
     ) -> None:
         if dtype not in ("float32", "bfloat16", "float64"):
             raise ValueError(f"generator.engine.dtype must be float32, bfloat16 or float64, got {dtype!r}")
@@ -67,8 +68,8 @@ class TorchEngine:
         self._max_model_len = max_model_len
         self._max_batch = max_batch
         self._max_prefill_tokens = max_prefill_tokens
-        self._num_threads = num_threads
         self._policy = KvPolicy(kv)
+        self._num_threads = num_threads
         self._version = 0
         self._pending: set[asyncio.Future[Completion]] = set()
         self._staged = StagedWeights()
@@ -113,7 +114,12 @@ class TorchEngine:
         self._pending.add(future)
         self._post(lambda: self._owned_decoder().add(sequence))
         try:
-            return await future
+            completion = await future
+            if not request.prompt_logprobs:
+                return completion
+            scored: asyncio.Future[np.ndarray] = loop.create_future()
+            self._post(lambda: self._answer(scored, self._score(request.prompt_token_ids)))
+            return replace(completion, prompt_logprobs=await self._unless_dead(scored))
         except asyncio.CancelledError:
             self._post(lambda: self._owned_decoder().discard(sequence))
             raise
@@ -162,7 +168,7 @@ class TorchEngine:
             self._commands.append(command)
             self._wake.notify()
 
-    async def _unless_dead(self, done: asyncio.Future[float]) -> float:
+    async def _unless_dead(self, done: asyncio.Future[T]) -> T:
         """Wait for an answer that never comes where the thread dies first."""
         while not done.done():
             await asyncio.wait({done}, timeout=0.2)
@@ -269,6 +275,20 @@ class TorchEngine:
         if self._policy.recompute:
             self._owned_decoder().recompute()
         return load_s
+
+    def _score(self, token_ids: np.ndarray) -> np.ndarray:
+        """float32[P - 1]: the log-prob of each token after the first."""
+        import torch
+
+        assert self._model is not None
+        if len(token_ids) < 2:
+            return np.zeros(0, dtype=np.float32)
+        tokens_1P = torch.from_numpy(token_ids.astype(np.int64))[None]
+        with torch.inference_mode():
+            logits_PV = self._model(input_ids=tokens_1P, use_cache=False).logits[0, :-1].float()
+            chosen_P = logits_PV.log_softmax(-1).gather(1, tokens_1P[0, 1:, None])[:, 0]
+        scored: np.ndarray = chosen_P.numpy()
+        return scored
 
     def _answer(self, future: asyncio.Future[T], value: T) -> None:
         assert self._loop is not None

@@ -24,6 +24,7 @@ def sampling_params(request: Generate) -> SamplingParams:
         stop_token_ids=list(sampling.stop_token_ids),
         seed=sampling.seed,
         logprobs=0,
+        prompt_logprobs=0 if request.prompt_logprobs else None,
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
         skip_reading_prefix_cache=request.fresh or None,
@@ -48,4 +49,14 @@ def completion(output: RequestOutput) -> Completion:
         logprobs=np.asarray(logprobs, dtype=np.float32),
         versions=versions,
         finish_reason=reason if reason in ("stop", "length") else "aborted",
+        prompt_logprobs=_prompt_logprobs(output),
     )
+
+
+def _prompt_logprobs(output: RequestOutput) -> np.ndarray:
+    """float32[P - 1], or empty where none were asked for. vLLM has None for the first token."""
+    found = output.prompt_logprobs
+    if found is None:
+        return np.zeros(0, dtype=np.float32)
+    pairs = list(zip(output.prompt_token_ids, found, strict=True))[1:]
+    return np.asarray([entry[token].logprob for token, entry in pairs], dtype=np.float32)

@@ -7,7 +7,7 @@ vLLM's layerwise reload. Between its start and its end the model holds meta tens
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ class StagedUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
 
 def manifest_to_dict(manifest: Manifest) -> dict[str, Any]:
     """Plain values that vLLM's own messages carry to its workers."""
-    return asdict(manifest)
+    return asdict(replace(manifest, probe=None))  # which is no business of the workers
 
 
 def manifest_from_dict(values: dict[str, Any]) -> Manifest:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,6 +30,7 @@ from headrace.actors.learner.schedule import AdamSettings, LearningRate, Schedul
 from headrace.actors.learner.stages.pretrain import Pretrain, run_pretrain
 from headrace.actors.learner.stages.settings import RlSettings
 from headrace.actors.learner.trained_log import TrainedLog
+from headrace.actors.learner.update_probe import UpdateProbe
 from headrace.actors.learner.versions import VersionLog
 from headrace.actors.messages import (
     Accepted,
@@ -42,7 +43,7 @@ from headrace.actors.messages import (
     WeightsReleased,
 )
 from headrace.transport import Actor, Context, PeerDown, PeerUp, TransportError, handles
-from headrace.transport.weights import SenderSettings, WeightSender, make_sender
+from headrace.transport.weights import Probe, SenderSettings, WeightSender, make_sender
 from headrace.transport.weights.carrier import SENDERS
 from headrace.transport.weights.manifest import FLOAT_DTYPES
 
@@ -67,7 +68,8 @@ class Learner(Actor):
     version that must be served.
     checkpoint_every_steps: 0 saves after `pretrain`, at the end and when stopped only. trained_path: where the sessions
     of each step are recorded (trained_log.py); None nowhere. dispatcher_patience_s: how long a dispatcher that is lost
-    or silent is waited for. probe None: no probe. lora: `rl` trains adapters and sends only them; None: every weight.
+    or silent is waited for. probe: what engines sample, at the start and the end; update_probe: with every version;
+    None: no probe. lora: `rl` trains adapters and sends only them; None: every weight.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class Learner(Actor):
         trained_path: str | None = None,
         dispatcher_patience_s: float = 300.0,
         probe: LogprobProbe | None = None,
+        update_probe: UpdateProbe | None = None,
         lora: LoraSettings | None = None,
     ) -> None:
         for name, value, least in (
@@ -153,6 +156,7 @@ class Learner(Actor):
         self._kl = kl
         self._pretrain = pretrain
         self._probe = probe
+        self._update_probe = update_probe
         self._lora = lora
         self._model_folder = Path(model_path)
         self._checkpoints_dir = Path(checkpoints_dir)
@@ -209,6 +213,7 @@ class Learner(Actor):
             every_s=self._weights_every_s,
             staging=self._weights_staging,
             dtype=self._weights_dtype,
+            probe=self._probe_of(bench),
             timeout_s=self._publish_timeout_s,
         )
         context.watch(PARAMETER_SERVER)
@@ -224,6 +229,15 @@ class Learner(Actor):
             await self._save(self._bench)
         if self._sender is not None:
             self._sender.close()
+
+    def _probe_of(self, bench: Workbench) -> Callable[[int], Probe | None]:
+        """What goes with a version; called where its weights are staged."""
+        probe = self._update_probe
+        if probe is None:
+            return lambda version: None
+        text = probe.text(min(len(bench.tokenizer), bench.policy.vocab_size), bench.tokenizer.all_special_ids)
+        bound = probe.bound(self._autocast, self._weights_dtype)
+        return lambda version: probe.of(version, text, bench.trainer.logprobs, bound)
 
     def _make_bench(self) -> Workbench:
         from headrace.actors.learner.workbench import Workbench  # torch and transformers: not in the launcher's process

@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.actors.learner.versions import VersionLog
 from headrace.actors.messages import Metrics, PublishWeights, WithdrawWeights
 from headrace.transport import Context, DeadlineExceeded, PeerLost, Refused, TransportError, insist
-from headrace.transport.weights import Manifest
+from headrace.transport.weights import Manifest, Probe
 
 if TYPE_CHECKING:
     from headrace.transport.weights import StagedVersion, WeightSender
@@ -50,7 +51,7 @@ class Publisher:
     """`tensors` gives the weights under the names that engines know. `run` runs a function where the weights may be
     read (the learner's worker thread, between steps). A publication is due after `every_steps`, and after `every_s`
     where that is given too. Without `staging` there is one buffer: each publication waits until it is free and then
-    until the version is served."""
+    until the version is served. `probe` computes what goes with a version, by the weights as they are staged."""
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class Publisher:
         every_s: float | None = None,
         staging: bool = True,
         dtype: str | None,
+        probe: Callable[[int], Probe | None] = lambda version: None,
         timeout_s: float,
     ) -> None:
         self._context = context
@@ -76,6 +78,7 @@ class Publisher:
         self._staging = staging
         self._withdrawing = False
         self._dtype = dtype
+        self._probe = probe
         self._timeout_s = timeout_s
         self._changed = asyncio.Event()
         self._version, self._version_step, self._staged_at_s = 0, -1, 0.0
@@ -83,7 +86,8 @@ class Publisher:
         self._one_seal = asyncio.Lock()
         self._unannounced: Manifest | None = None
         self._held: set[int] = set()
-        self._stage_s = 0.0
+        self._staged_probe: Probe | None = None
+        self._stage_s = self._probe_s = 0.0
         self._server: str | None = None
         self._num_released = 0
         self._num_refused = 0
@@ -205,33 +209,38 @@ class Publisher:
         if self._unannounced is not None:
             self.released(self._unannounced.version)
             self._unannounced = None
-        clock = self._context.clock
-        started_s = clock.time()
         staged: StagedVersion | None = await self._run("stage", self._stage_now, step)
         if staged is not None:
             self._withdrawing = False
-            self._version, self._version_step, self._staged_at_s = staged.version, staged.step, clock.time()
-            self._stage_s = self._staged_at_s - started_s
+            self._version, self._version_step = staged.version, staged.step
+            self._staged_at_s = self._context.clock.time()
             self.num_published += 1
         return staged
 
     def _stage_now(self, step: Callable[[], int]) -> StagedVersion | None:
         version, now = self._versions.newest + 1, step()
+        clock = self._context.clock
+        started_s = clock.time()
         staged = self._sender.stage(self._tensors(), version=version, step=now, dtype=self._dtype)
         if staged is not None:
             self._versions.claim(now)
+            copied_s = clock.time()
+            self._staged_probe = self._probe(version)
+            self._stage_s, self._probe_s = copied_s - started_s, clock.time() - copied_s
         return staged
 
     async def _send(self, staged: StagedVersion) -> None:
         """The learner may be training on meanwhile."""
-        stage_s = self._stage_s
+        probe = self._staged_probe
+        values = {"learner_stage_s": self._stage_s, "learner_probe_s": self._probe_s}
         async with self._one_seal:  # versions are announced in their order
             started_s = self._context.clock.time()
-            manifest: Manifest = await self._context.run_blocking(staged.seal, label="seal")
-            seal_s = self._context.clock.time() - started_s
+            sealed: Manifest = await self._context.run_blocking(staged.seal, label="seal")
+            values["learner_seal_s"] = self._context.clock.time() - started_s
+            manifest = replace(sealed, probe=probe)
             self._newest = manifest
             self._held.add(manifest.version)
-        values = {"learner_stage_s": stage_s, "learner_seal_s": seal_s, "nbytes": float(manifest.nbytes)}
+        values["nbytes"] = float(manifest.nbytes)
         self._context.tell_soon(MONITOR, Metrics("weights/learner", "version", manifest.version, values))
         await self._announce(manifest)
 

@@ -54,10 +54,21 @@ class Adapter:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """What these weights make of a fixed text by the sender's own computation: whoever loaded them right finds the
+    same. token_ids: T; logprobs: T - 1, of each token after the first, at temperature 1; bound: of the mean absolute
+    difference, which other kernels and precisions alone do not pass."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """`tied` maps a name that shares another's storage to that name (it has no bytes of its own).
     `location` says where the bytes are, in the words of `transport` (for "shm": the segment's path).
-    `adapter`: None for full weights."""
+    `adapter`: None for full weights. `probe`: None where the sender made none."""
 
     version: int
     step: int
@@ -68,6 +79,7 @@ class Manifest:
     buckets: tuple[Bucket, ...]
     tied: dict[str, str]
     adapter: Adapter | None = None
+    probe: Probe | None = None
 
     @property
     def names(self) -> frozenset[str]:

@@ -220,3 +220,19 @@ def test_cancelling_frees_the_place(bench: Any, models: Any, prompts: Any, greed
         return await bench.engine.generate(bench.request(prompts[3], 8, temperature=0.0))
 
     assert bench.run(cancel_most()).token_ids.tolist() == greedy(models["first"], prompts[3], 8)
+
+
+def test_prompt_logprobs_are_those_of_a_plain_forward(
+    bench: Any, models: Any, prompts: Any, forward_logprobs: Any
+) -> None:
+    """What the probe of every update compares; also where the prompt's prefix is cached already."""
+    bench.serve(models["second"])
+    text = np.asarray(prompts[1] + prompts[2], dtype=np.int32)
+    bench.generate(text.tolist(), 4)
+    request = replace(bench.request(text.tolist(), 1), prompt_logprobs=True)
+    completion = bench.run(bench.engine.generate(request))
+    expected = forward_logprobs(models["second"], text[:1].tolist(), text[1:], 1.0)
+    assert completion.prompt_logprobs.dtype == np.float32
+    assert np.abs(completion.prompt_logprobs - expected).mean() <= 1e-4
+    assert completion.versions.tolist() == [bench.engine.version]
+    assert len(bench.generate(text.tolist(), 1).prompt_logprobs) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from headrace.transport import (
     handles,
     run_virtual,
 )
-from headrace.transport.weights import Manifest, WeightsMismatch
+from headrace.transport.weights import Manifest, Probe, WeightsMismatch
 
 
 def request() -> Generate:
@@ -185,3 +186,50 @@ def test_settings_are_checked_at_construction() -> None:
         Generator(engine=ScriptedEngine(), max_requests=0)
     with pytest.raises(ValueError, match="metrics_period_s must be >= 0"):
         Generator(engine=ScriptedEngine(), metrics_period_s=-1)
+
+
+def probed(version: int, logprob: float) -> Manifest:
+    """The scripted engine finds -0.5 for every token."""
+    return replace(manifest(version), probe=Probe((3, 4, 5), (logprob, -0.5), bound=1e-4))
+
+
+async def serve(runtime: Any, wanted: Manifest) -> None:
+    await ask(runtime, StageWeights(wanted))
+    await ask(runtime, CommitWeights(wanted.version))
+
+
+def test_every_update_is_probed_and_a_gap_past_its_bound_is_an_alarm(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(runtime: Any, monitor: Monitor) -> None:
+        await serve(runtime, probed(1, -0.5))
+        await asyncio.sleep(1)
+        assert "differ from the learner's" not in caplog.text
+        await serve(runtime, probed(2, -0.75))
+        await asyncio.sleep(1)
+        found = [metrics for metrics in monitor.metrics if metrics.stream == "update_probe"]
+        assert [(metrics.step, metrics.values["mean"]) for metrics in found] == [(1, 0.0), (2, 0.125)]
+        assert [metrics.values["alarms_total"] for metrics in found] == [0.0, 1.0]
+        assert "log-probs of version 2 differ from the learner's by 0.125" in caplog.text
+
+    with_generator(ScriptedEngine(), body)
+
+
+def test_a_probe_that_a_later_update_came_into_says_nothing() -> None:
+    slow = ScriptedTurn(token_ids=(1,), first_token_s=5.0)
+
+    async def body(runtime: Any, monitor: Monitor) -> None:
+        await serve(runtime, probed(1, -9.0))
+        await asyncio.sleep(1)
+        await serve(runtime, manifest(2))
+        await asyncio.sleep(10)
+        assert [metrics for metrics in monitor.metrics if metrics.stream == "update_probe"] == []
+
+    with_generator(ScriptedEngine(script=[slow]), body)
+
+
+def test_an_engine_that_cannot_be_probed_serves_on(caplog: pytest.LogCaptureFixture) -> None:
+    async def body(runtime: Any, monitor: Monitor) -> None:
+        await serve(runtime, probed(1, -0.5))
+        await asyncio.sleep(1)
+        assert "version 1 was not probed: ValueError" in caplog.text
+
+    with_generator(ScriptedEngine(context_tokens=2), body)

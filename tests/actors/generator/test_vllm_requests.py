@@ -10,9 +10,9 @@ import pytest
 from headrace.actors.generator.vllm_requests import completion
 
 
-def output(token_ids: list[int], logprobs: Any, spans: Any, reason: str = "stop") -> Any:
+def output(token_ids: list[int], logprobs: Any, spans: Any, reason: str = "stop", prompt: Any = None) -> Any:
     choice = SimpleNamespace(token_ids=token_ids, logprobs=logprobs, weight_versions=spans, finish_reason=reason)
-    return SimpleNamespace(outputs=[choice])
+    return SimpleNamespace(outputs=[choice], prompt_token_ids=[1, 5, 6], prompt_logprobs=prompt)
 
 
 def entries(*pairs: tuple[int, float]) -> list[dict[int, Any]]:
@@ -29,6 +29,13 @@ def test_spans_become_versions_of_tokens() -> None:
     assert found.logprobs.tolist() == [-0.5, -1.0, 0.0]
     assert found.versions.tolist() == [3, 3, 4]
     assert found.finish_reason == "stop"
+
+
+def test_the_prompts_own_log_probs_are_there_where_they_were_asked_for() -> None:
+    plain = [[5], entries((5, -0.5)), [span("3", 0, 1)]]
+    assert completion(output(*plain)).prompt_logprobs.tolist() == []
+    prompt = [None, *entries((5, -0.25), (6, -1.5))]
+    assert completion(output(*plain, prompt=prompt)).prompt_logprobs.tolist() == [-0.25, -1.5]
 
 
 def test_an_unknown_ending_is_aborted() -> None:
