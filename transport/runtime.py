@@ -380,8 +380,12 @@ class Runtime:
                 self._fail_process(RuntimeStopped(f"the directory declared this process dead: {change.reason}"))
 
     async def _leave(self) -> None:
-        """Wait for the end of what the actors have in hand; whoever owns this runtime then stops it."""
-        await until_idle([cell for cell in self._cells.values() if not self._is_own(cell)], self.clock)
+        """Wait for the end of what the actors have in hand; whoever owns this runtime then stops it. Nobody finds them
+        any more before that: their on_stop may take long, and they would refuse what comes meanwhile."""
+        cells = [cell for cell in self._cells.values() if not self._is_own(cell)]
+        await until_idle(cells, self.clock)
+        for cell in cells:
+            await self._unregister(cell.name, "it left the run")
         if not self.left.done():
             self.left.set_result(None)
 
