@@ -13,13 +13,13 @@ import os
 import re
 import secrets
 import struct
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+from headrace.transport.weights.buffers import BufferPool
 from headrace.transport.weights.carrier import SenderSettings, StagedVersion
 from headrace.transport.weights.checksum import checksums, verify
 from headrace.transport.weights.layout import Layout, build_layout, flatten_into, unflatten
@@ -44,8 +44,6 @@ class _Segment:
     def __init__(self, path: Path, nbytes: int) -> None:
         self.path = path
         self.capacity_bytes = nbytes
-        self.version: int | None = None
-        self.writing = False
         size = HEADER_BYTES + max(nbytes, 1)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -66,9 +64,12 @@ class _Segment:
         """False where somebody removed or cut the file: nobody else can map it any more, and a write may be SIGBUS."""
         try:
             found = os.stat(self.path)
+            whole = found.st_ino == self._inode and found.st_size >= HEADER_BYTES + self.capacity_bytes
         except FileNotFoundError:
-            return False
-        return found.st_ino == self._inode and found.st_size >= HEADER_BYTES + self.capacity_bytes
+            whole = False
+        if not whole:
+            logger.warning("%s was removed or cut by somebody else; it is made again", self.path)
+        return whole
 
     def stamp(self, version: int) -> None:
         _STAMP.pack_into(self.map, 0, _MAGIC, version)
@@ -78,7 +79,6 @@ class _Segment:
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
-        self.version = None
 
 
 class _StagedSegment:
@@ -111,84 +111,42 @@ class ShmWriter:
             raise ValueError(f"run_id must be 1 to 100 letters, digits, '.', '_' or '-', got {settings.run_id!r}")
         self._prefix = f"headrace-{settings.run_id}-weights-"
         self._directory = Path(directory)
-        self._num_buffers = settings.num_buffers
         self._bucket_bytes = settings.bucket_bytes
         self._incarnation = secrets.token_hex(4)
-        self._segments: list[_Segment] = []
         self._num_created = 0
-        self._last_version = -1
-        self._closed = False
-        self._lock = threading.Lock()
+        self._pool = BufferPool(settings.num_buffers, self._create)
 
     @property
     def num_free(self) -> int:
-        with self._lock:
-            used = sum(segment.version is not None or segment.writing for segment in self._segments)
-            return self._num_buffers - used
+        return self._pool.num_free
 
     def stage(
         self, tensors: Mapping[str, Tensor], *, version: int, step: int, dtype: str | None = None
     ) -> StagedVersion | None:
         """See WeightSender. Raises ValueError where `version` is not a newer one, OSError where /dev/shm is full."""
         layout = build_layout(tensors, dtype=dtype, bucket_bytes=self._bucket_bytes)
-        segment = self._take(layout.nbytes, version)
-        if segment is None:
-            return None
-        try:
+        with self._pool.filling(layout.nbytes, version) as segment:
+            if segment is None:
+                return None
             segment.stamp(_OVERWRITING)
             flatten_into(segment.buffer(), tensors, layout)
             segment.stamp(version)
-            segment.version = version
-            self._last_version = version
-        finally:
-            segment.writing = False
         return _StagedSegment(segment, layout, version, step)
 
     def release(self, version: int) -> None:
         """See WeightSender."""
-        with self._lock:
-            for segment in self._segments:
-                if segment.version == version:
-                    segment.version = None
+        self._pool.release(version)
 
     def close(self) -> None:
         """See WeightSender. Readers that still map a segment keep their bytes."""
-        with self._lock:
-            self._closed = True
-            for segment in self._segments:
-                segment.remove()
-            self._segments.clear()
+        self._pool.close()
 
-    def _take(self, nbytes: int, version: int) -> _Segment | None:
-        """A free segment of at least `nbytes`, marked as being written; None where all are in use."""
-        with self._lock:
-            if self._closed:
-                raise ValueError("this weight sender is closed")
-            if version <= self._last_version:
-                raise ValueError(f"version must be above the last one staged ({self._last_version}), got {version}")
-            if not self._num_created:
-                self._remove_leftovers()
-            free = [s for s in self._segments if s.version is None and not s.writing]
-            for segment in [s for s in free if not s.is_there()]:
-                logger.warning("%s was removed or cut by somebody else; it is made again", segment.path)
-                segment.remove()
-                self._segments.remove(segment)
-                free.remove(segment)
-            fitting = [s for s in free if s.capacity_bytes >= nbytes]
-            if fitting:
-                segment = fitting[0]
-            elif len(self._segments) < self._num_buffers or free:
-                if len(self._segments) == self._num_buffers:
-                    free[0].remove()
-                    self._segments.remove(free[0])
-                path = self._directory / f"{self._prefix}{self._incarnation}-{self._num_created}"
-                self._num_created += 1
-                segment = _Segment(path, nbytes)
-                self._segments.append(segment)
-            else:
-                return None
-            segment.writing = True
-            return segment
+    def _create(self, nbytes: int) -> _Segment:
+        if not self._num_created:
+            self._remove_leftovers()
+        path = self._directory / f"{self._prefix}{self._incarnation}-{self._num_created}"
+        self._num_created += 1
+        return _Segment(path, nbytes)
 
     def _remove_leftovers(self) -> None:
         ours = re.compile(re.escape(self._prefix) + r"[0-9a-f]{8}-\d+")
