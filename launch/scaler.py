@@ -25,10 +25,12 @@ from headrace.launch.run_nodes import RunNodes
 from headrace.launch.scaling import CannotScale, Wish, check_role, plan_steps
 from headrace.launch.serving_probe import first_version
 from headrace.launch.settings import SupervisorSettings
+from headrace.launch.supervisor_state import Exit
 from headrace.launch.topology import ProcessPlan, count_actors
 from headrace.transport import Context, TransportError
 
 KILL_S = 10.0
+GOOD_ORDER = str(Exit(0))
 WAS_KILLED = "it was still there after it had been asked to leave"
 
 
@@ -256,7 +258,8 @@ class Scaler:
         if self._is_up(process):
             self._run.let_go(incarnation)
             if await gone(settings.leave_timeout_s, "to finish what it has"):
-                return f"it finished what it had ({self._leaving[process]})"
+                ended = self._leaving[process]
+                return f"it finished what it had ({ended})" if ended == GOOD_ORDER else f"it died ({ended})"
             say(f"{process} still has work after {settings.leave_timeout_s:g} s: it is stopped, others take that over")
         self._nodes.send(process, StopProcess(process))
         if await gone(settings.drain_timeout_s, "to stop"):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.launch.report import sections
+from headrace.launch.report.membership import membership
 from headrace.launch.report.run_files import RunFiles
 from headrace.launch.report.stalls import stalls
 from headrace.launch.report.summaries import histogram_summary
@@ -52,6 +53,7 @@ def build_report(run_dir: Path | str) -> dict[str, Any]:
         "ess": sections.ess(run),
         "ledger": sections.ledger(run),
         "stalls": stalls(run.stalls),
+        "membership": membership(run.membership),
         "provenance": run.provenance,
         "unreadable_lines": run.num_unreadable_lines,
         "damaged_files": run.damaged,

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from headrace.launch.membership import MEMBERSHIP_FILE
 from headrace.launch.report.ledger_file import read_ledger
 from headrace.launch.run_folder import parse_config
 
@@ -101,6 +102,11 @@ class RunFiles:
     def stalls(self) -> list[dict[str, Any]]:
         """stalls.jsonl: what the monitor found where nothing moved, and when it went on."""
         return list(self._lines(self.folder / "stalls.jsonl"))
+
+    @cached_property
+    def membership(self) -> list[dict[str, Any]]:
+        """membership.jsonl: who joined and left after the start; the launcher wrote it."""
+        return list(self._lines(self.folder / MEMBERSHIP_FILE))
 
     def trajectories(self) -> Iterator[dict[str, Any]]:
         """Every record of every grader's shard, one at a time: shards may be larger than the memory."""

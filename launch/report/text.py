@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.launch.report.membership import in_words
+
 
 def format_report(report: Mapping[str, Any]) -> str:
     """A screen of lines; a figure that is not known is a dash."""
@@ -54,6 +56,7 @@ def format_report(report: Mapping[str, Any]) -> str:
     if stalls["count"]:
         longest_s = number(stalls["longest_s"], 0)
         rows.append(("STOOD STILL", f"{stalls['count']} times, at most {longest_s} s; last: {stalls['last_summary']}"))
+    rows += [("membership", in_words(change)) for change in report["membership"]]
     rows += [("DAMAGED", f"{name}: {why}") for name, why in report["damaged_files"].items()]
     if report["unreadable_lines"]:
         rows.append(("unreadable", f"{report['unreadable_lines']} lines, not counted above"))

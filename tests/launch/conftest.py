@@ -18,6 +18,7 @@ import pytest
 from headrace.launch.processes import kill_sessions
 
 PLUGINS = Path(__file__).parent / "plugins"
+sys.path.insert(0, str(PLUGINS))
 
 
 @pytest.fixture
