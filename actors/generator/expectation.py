@@ -21,7 +21,7 @@ def read_config(model_path: str) -> object:
 
 
 def expected_weights(model_path: str) -> dict[str, Expected]:
-    """The parameters of the model there, under transformers' names, built on the meta device (no memory)."""
+    """What the checkpoint there holds, under transformers' names, built on the meta device (no memory)."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(read_config(model_path))
     return expected_of(model)

@@ -39,15 +39,11 @@ def dtype_name(dtype: torch.dtype) -> str:
     return _NAMES[dtype]
 
 
-def model_tensors(model: nn.Module, *, include_buffers: bool = False) -> dict[str, Tensor]:
-    """A model's parameters (tied names too), and its persistent buffers when asked, under the names of the
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """What a checkpoint of the model holds: parameters (tied names too) and persistent buffers, under the names of the
     unwrapped model: what torch.compile, DDP, FSDP1 and activation checkpointing add to a name is taken away."""
-    wanted = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    state = model.state_dict(keep_vars=True)
     tensors: dict[str, Tensor] = {}
-    for name, tensor in state.items():
-        if name not in wanted and not include_buffers:
-            continue
+    for name, tensor in model.state_dict(keep_vars=True).items():
         plain = _unwrapped(name)
         if plain in tensors:
             raise ValueError(f"two tensors of the model are called {plain!r} once wrapper prefixes are taken away")
@@ -55,11 +51,10 @@ def model_tensors(model: nn.Module, *, include_buffers: bool = False) -> dict[st
     return tensors
 
 
-def expected_of(model: nn.Module, *, include_buffers: bool = False) -> dict[str, Expected]:
+def expected_of(model: nn.Module) -> dict[str, Expected]:
     """What this model would accept (works on the meta device, where nothing is allocated)."""
     return {
-        name: Expected(tuple(tensor.shape), dtype_name(tensor.dtype))
-        for name, tensor in model_tensors(model, include_buffers=include_buffers).items()
+        name: Expected(tuple(tensor.shape), dtype_name(tensor.dtype)) for name, tensor in model_tensors(model).items()
     }
 
 

@@ -122,10 +122,11 @@ def test_names_lose_their_wrappers() -> None:
         model_tensors(both)
 
 
-def test_buffers_only_when_asked() -> None:
+def test_persistent_buffers_belong_to_a_version() -> None:
+    """cases E86: they were never sent. What is computed anew at each start (rotary frequencies) is none of them."""
     model = torch.nn.BatchNorm1d(3)
-    assert "running_mean" not in model_tensors(model)
-    assert "running_mean" in model_tensors(model, include_buffers=True)
+    model.register_buffer("frequencies", torch.ones(2), persistent=False)
+    assert set(model_tensors(model)) == {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
 
 
 def test_a_receiver_lists_all_that_differs() -> None:

@@ -137,12 +137,12 @@ def test_ties_and_buffers_of_a_model(transport: Transport, make_sender: Any) -> 
     model = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 4))
     model[2].weight = model[0].weight
     model[1].running_mean.uniform_()
-    tensors = model_tensors(model, include_buffers=True)
+    tensors = model_tensors(model)
     manifest = publish(make_sender(), tensors)
     assert manifest.tied == {"2.weight": "0.weight"}
     assert sum(spec.name.endswith("weight") for spec in manifest.tensors) == 2
     assert manifest.names == set(tensors)
-    check_expected(manifest, expected_of(model, include_buffers=True))
+    check_expected(manifest, expected_of(model))
     found = received(transport, manifest)
     assert_same(found, tensors)
     model.load_state_dict(found, strict=True)
