@@ -26,6 +26,7 @@ def test_the_asynchronous_engine() -> None:
     assert {"mode", "clear_cache"} <= parameters(AsyncMPClient.pause_scheduler_async)
     assert {"method", "args"} <= parameters(AsyncLLM.collective_rpc)
     assert {"timeout"} <= parameters(AsyncLLM.shutdown)
+    assert {"reset_running_requests"} <= parameters(AsyncLLM.reset_prefix_cache)
     updates = ("start_weight_update", "update_weights", "finish_weight_update", "update_weight_version")
     for name in ("resume_generation", "errored", *updates):
         assert hasattr(AsyncLLM, name), name
