@@ -1,5 +1,5 @@
-"""Staging buffers of a sender, whatever memory they are: which one is free, which holds what. Latest only: where none is
-free there is none, and nothing waits. Thread-safe. Called by shm.py and ipc.py.
+"""Staging buffers of a sender, whatever memory they are: which one is free, which holds what. Latest only: where none
+is free there is none, and nothing waits. Thread-safe. Called by the senders.
 """
 
 from __future__ import annotations
