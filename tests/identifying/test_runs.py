@@ -41,9 +41,9 @@ def test_the_torch_engine(repository: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.vllm
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("tensor_parallel", [1, 2])
 def test_vllm(repository: Path, tmp_path: Path, tensor_parallel: int) -> None:
     pytest.importorskip("vllm")
     arguments = ("--engine", "vllm", "--updates", 200, "--kills", 2, "--tensor-parallel", tensor_parallel)
-    check(run(repository, tmp_path, *arguments, timeout_s=580), updates=200, kills=2)
+    check(run(repository, tmp_path, *arguments, timeout_s=880), updates=200, kills=2)
