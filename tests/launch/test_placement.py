@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -69,13 +70,37 @@ def test_without_a_node_everybody_is_homeless() -> None:
     assert made.roles_missing() == {"dispatcher", "generator", "environment", "learner"}
 
 
+def test_what_joins_takes_free_slots_and_what_leaves_keeps_its_own_to_its_end() -> None:
+    made = placement()
+    for taken in (plan("generator-2", "b", "0"), plan("generator-0", "spare"), plan("generator-2", "nowhere")):
+        with pytest.raises(ValueError, match="cannot join"):
+            made.add(taken)
+    made.leave("generator-1")
+    assert made.free_slots("b") == []
+    made.remove("generator-1")
+    made.add(plan("generator-2", "b", "0"))
+    assert places(made)["generator-2"] == ("b", ("0",))
+
+
+def test_what_was_leaving_goes_with_its_node() -> None:
+    made = placement()
+    made.leave("generator-0")
+    assert "generator-0" in [p.name for p in made.lose("a")], "its end is told"
+    made.settle()
+    assert "generator-0" not in places(made)
+    assert "generator-0" not in [p.name for p in made.homeless]
+
+
 class Nodes(RuleBasedStateMachine):
-    """Nodes are lost and come back in any order."""
+    """Nodes are lost and come back, processes join and leave, in any order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.made = placement()
         self.lost: set[str] = set()
+        self.processes = {p.name: p for p in PROCESSES}
+        self.leaving: set[str] = set()
+        self.num_joined = 0
 
     @precondition(lambda self: len(self.lost) < len(DEVICES))
     @rule(data=st.data(), settle=st.booleans())
@@ -84,8 +109,34 @@ class Nodes(RuleBasedStateMachine):
         self.lost.add(node)
         before = {p.name for p in self.made.on(node)}
         assert {p.name for p in self.made.lose(node)} == before
+        for name in before & self.leaving:
+            self.ended(name)
         if settle:
             self.settle()
+
+    @precondition(lambda self: len(self.lost) < len(DEVICES))
+    @rule(data=st.data())
+    def join(self, data: st.DataObject) -> None:
+        node = data.draw(st.sampled_from(sorted(set(DEVICES) - self.lost)))
+        self.num_joined += 1
+        joiner = plan(f"generator-{self.num_joined + 1}", node, *self.made.free_slots(node)[:1])
+        self.made.add(joiner)
+        self.processes[joiner.name] = joiner
+
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data(), ended=st.booleans())
+    def leave(self, data: st.DataObject, ended: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.processes)))
+        if name in [p.name for p in self.made.homeless] or ended:
+            self.made.remove(name)
+            self.ended(name)
+        else:
+            self.made.leave(name)
+            self.leaving.add(name)
+
+    def ended(self, name: str) -> None:
+        del self.processes[name]
+        self.leaving.discard(name)
 
     @precondition(lambda self: self.lost)
     @rule(data=st.data())
@@ -106,7 +157,8 @@ class Nodes(RuleBasedStateMachine):
     def everybody_is_in_one_place_or_none(self) -> None:
         placed = [p.name for node in self.made.nodes for p in self.made.on(node)]
         homeless = [p.name for p in self.made.homeless]
-        assert sorted(placed + homeless) == sorted(p.name for p in PROCESSES)
+        assert sorted(placed + homeless) == sorted(self.processes)
+        assert not set(homeless) & self.leaving
 
     @invariant()
     def no_slot_is_given_twice(self) -> None:
@@ -117,7 +169,7 @@ class Nodes(RuleBasedStateMachine):
 
     @invariant()
     def everybody_keeps_the_number_of_devices(self) -> None:
-        for process in PROCESSES:
+        for process in self.processes.values():
             assert len(self.made.plan(process.name).devices) == len(process.devices)
 
 

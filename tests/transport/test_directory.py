@@ -16,7 +16,7 @@ def record(name: str, incarnation: str) -> ActorRecord:
 
 
 steps = st.lists(
-    st.tuples(st.sampled_from("rrrudj"), st.sampled_from(["a/0", "a/1", "b/0"]), st.sampled_from(["p", "q", "s"])),
+    st.tuples(st.sampled_from("rrrludj"), st.sampled_from(["a/0", "a/1", "b/0"]), st.sampled_from(["p", "q", "s"])),
     max_size=40,
 )
 
@@ -35,6 +35,8 @@ def test_copies_follow_and_joiners_catch_up(moves: list[tuple[str, str, str]]) -
             changes = host.register(record(name, incarnation))
         elif move == "u":
             changes = host.unregister(name, incarnation, "left")
+        elif move == "l":
+            changes = host.process_leaving(incarnation)
         elif move == "d":
             changes = host.process_down(incarnation, "killed")
             dead.add(incarnation)
@@ -49,7 +51,10 @@ def test_copies_follow_and_joiners_catch_up(moves: list[tuple[str, str, str]]) -
         assert copy.snapshot() == host.snapshot()
         for actor in host.snapshot().actors:
             assert actor.incarnation not in dead
-            assert host.members(role_of(actor.name))[actor.name] is actor
+            member = host.members(role_of(actor.name)).get(actor.name)
+            assert member is (None if host.is_leaving(actor.incarnation) else actor)
+            assert copy.members(role_of(actor.name)).get(actor.name) == member
+            assert host.find(actor.name) is actor, "who names one that leaves still reaches it"
 
 
 def test_a_joiner_takes_over_the_revision_of_an_empty_directory() -> None:

@@ -81,6 +81,9 @@ class ScriptedEnvironment(Actor):
     def metadata(self) -> dict[str, object]:
         return {"slots": self.slots}
 
+    def has_work(self) -> bool:
+        return bool(self.sessions)
+
     @handles(RunSessions)
     async def run_sessions(self, message: RunSessions) -> Accepted:
         assert len(self.sessions) + len(message.sessions) <= self.slots, "the dispatcher exceeded the slots"

@@ -155,6 +155,31 @@ def test_sessions_run_in_slots_and_move_to_graders(house, make_spec):
     run_virtual(main())
 
 
+def test_one_that_leaves_takes_no_more_and_has_work_until_the_dispatcher_has_heard(house, model_folder, make_spec):
+    async def main():
+        async with house() as h:
+            leaver = EnvironmentActor(environment=SingleTurn, model_path=str(model_folder))
+            process = Runtime(h.runtime._network, directory=h.runtime.address)
+            await process.start()
+            await process.add(leaver, "environment/1")
+            ask, h.dispatcher.deaf = h.runtime.context.ask, True
+            await ask("environment/1", RunSessions((make_spec("s0"),)), timeout_s=5)
+            h.runtime.directory.process_leaving(process.incarnation)
+            with pytest.raises(Refused, match="environment/1 is leaving"):
+                await ask("environment/1", RunSessions((make_spec("s1"),)), timeout_s=5)
+            await asyncio.sleep(5)
+            assert h.graded == ["s0"]
+            assert leaver.has_work(), "the session is graded, and the dispatcher does not know it"
+            assert not process.left.done()
+            h.dispatcher.deaf = False
+            await asyncio.sleep(5)
+            assert h.moved == ["s0"]
+            assert process.left.done()
+            await process.stop()
+
+    run_virtual(main())
+
+
 def test_a_repeated_request_runs_nothing_twice(house, make_spec):
     async def main():
         async with house() as h:
