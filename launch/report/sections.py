@@ -173,9 +173,11 @@ def throughput(run: RunFiles) -> dict[str, float | None]:
 
 def logprob_gap(run: RunFiles) -> dict[str, Any]:
     """|Δ log-prob| of learner against engine: `probe` (fresh KV, same version), `in_run` on tokens of the trained
-    version itself, `older` on the others (mismatch and staleness); each with the number of tokens."""
+    version itself, `older` on the others (mismatch and staleness); each with the number of tokens. `updates`: the probe
+    that goes with every version; its largest mean, how many were compared, and how many were past their bound."""
     probes = run.stream("logprob_probe")
     probe: MetricsRecord | None = probes[-1] if probes else None
+    updates = run.stream("update_probe")
     train = run.stream("train")
     same, num_same = weighted_mean(train, "logprob_gap/same_version_mean", "logprob_gap/same_version_tokens")
     older, num_older = weighted_mean(train, "logprob_gap/older_mean", "logprob_gap/older_tokens")
@@ -188,6 +190,11 @@ def logprob_gap(run: RunFiles) -> dict[str, Any]:
         },
         "in_run": {"mean": same, "n": num_same},
         "older": {"mean": older, "n": num_older},
+        "updates": {
+            "mean": max((record.values.get("mean", float("inf")) for record in updates), default=None),
+            "n": len(updates),
+            "alarms": sum(not record.values.get("mean", float("inf")) <= record.values["bound"] for record in updates),
+        },
     }
 
 

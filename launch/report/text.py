@@ -43,6 +43,8 @@ def format_report(report: Mapping[str, Any]) -> str:
             "log-prob gap",
             f"probe {number(gap['probe']['mean'], 6)} (n {gap['probe']['n']}), "
             f"in run {number(gap['in_run']['mean'], 6)} (n {gap['in_run']['n']})",
+            f"worst update {number(gap['updates']['mean'], 6)} ({gap['updates']['alarms']} alarms in "
+            f"{gap['updates']['n']})",
         ),
         ("ESS / N", f"token {number(ess['token'], 3)}, sequence {number(ess['sequence'], 3)}"),
         (

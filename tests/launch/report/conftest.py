@@ -29,6 +29,8 @@ def _metrics() -> list[dict[str, Any]]:
         record(1.0 + i, "pretrain", "step", 10 * i, loss=3.0 / (1 + i), held_out_loss=3.2 / (1 + i)) for i in range(5)
     ]
     lines.append(record(8.0, "logprob_probe", "version", 1, mean=2e-5, max=1e-4, kl=1e-9, tokens=640))
+    lines.append(record(9.0, "update_probe", "version", 1, mean=2e-6, max=1e-5, bound=1e-4, alarms_total=0))
+    lines.append(record(9.0, "update_probe", "version", 2, mean=2e-4, max=1e-3, bound=1e-4, alarms_total=1))
     lines.append(record(9.0, "dispatcher", "wall_s", 9, version=0, issued=0))
     lines.append(record(10.0, "dispatcher", "wall_s", 10, version=1, issued=128, running=128))
     for step in range(1, 101):

@@ -54,6 +54,7 @@ def test_every_figure_is_what_the_folder_says(run_folder: Path) -> None:
     assert report["logprob_gap"]["probe"] == {"mean": 2e-5, "max": 1e-4, "n": 640, "version": 1}
     assert report["logprob_gap"]["in_run"] == {"mean": pytest.approx(1e-5), "n": 10_000}
     assert report["logprob_gap"]["older"]["n"] == 6_000
+    assert report["logprob_gap"]["updates"] == {"mean": 2e-4, "n": 2, "alarms": 1}
     assert report["ess"] == {"token": pytest.approx(0.95), "sequence": pytest.approx(0.7), "token_min": 0.95}
     assert report["wall_s"] == 75.5
     assert report["mode"] == "async"
