@@ -25,8 +25,14 @@ from headrace.transport.weights.manifest import Manifest, WeightsMismatch
 if TYPE_CHECKING:
     from torch import Tensor
 
-SENDERS = {"shm": "headrace.transport.weights.shm:ShmWriter"}
-RECEIVERS = {"shm": "headrace.transport.weights.shm:ShmReader"}
+SENDERS = {
+    "shm": "headrace.transport.weights.shm:ShmWriter",
+    "checkpoint": "headrace.transport.weights.checkpoint:CheckpointSender",
+}
+RECEIVERS = {
+    "shm": "headrace.transport.weights.shm:ShmReader",
+    "checkpoint": "headrace.transport.weights.checkpoint:CheckpointReceiver",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

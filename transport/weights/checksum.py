@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import xxhash
 
@@ -16,7 +16,11 @@ def checksums(buffer: memoryview, bounds: Iterable[tuple[int, int]]) -> tuple[in
 
 def verify(buffer: memoryview, manifest: Manifest) -> None:
     """Raise WeightsMismatch naming each bucket whose bytes are not those that the sender staged."""
-    found = checksums(buffer, ((bucket.offset, bucket.nbytes) for bucket in manifest.buckets))
+    compare(manifest, checksums(buffer, ((bucket.offset, bucket.nbytes) for bucket in manifest.buckets)))
+
+
+def compare(manifest: Manifest, found: Sequence[int]) -> None:
+    """Raise WeightsMismatch naming each bucket whose checksum is not the one that the sender made."""
     bad = [
         f"bucket {i} [{bucket.offset}, {bucket.offset + bucket.nbytes}): {checksum:#018x}, sent {bucket.checksum:#018x}"
         for i, (bucket, checksum) in enumerate(zip(manifest.buckets, found, strict=True))

@@ -186,7 +186,7 @@ def test_a_readers_exit_leaves_the_segment(tmp_path: Path) -> None:
 
 
 def test_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'carrier-pigeon' is unknown; there are .*shm"):
+    with pytest.raises(ValueError, match=r"'carrier-pigeon' is unknown; there are .*shm"):
         make_sender("carrier-pigeon", SenderSettings(run_id="r"))
     with pytest.raises(ValueError, match="run_id"):
         make_sender("shm", SenderSettings(run_id="../etc"))

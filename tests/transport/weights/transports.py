@@ -5,9 +5,11 @@ A further one is a class with these attributes and an entry in TRANSPORTS: its t
 
 from __future__ import annotations
 
+import json
 import secrets
+import shutil
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from headrace.transport.weights import Manifest, SenderSettings, WeightReceiver, WeightSender, make_sender, open_weights
 from headrace.transport.weights.shm import HEADER_BYTES
@@ -30,6 +32,13 @@ class Transport(Protocol):
         """Take away the bytes that the sender holds for this version."""
 
 
+def flip_byte(file: BinaryIO, offset: int) -> None:
+    file.seek(offset)
+    byte = file.read(1)[0]
+    file.seek(offset)
+    file.write(bytes([byte ^ 0x10]))
+
+
 class Shm:
     name = "shm"
 
@@ -41,13 +50,30 @@ class Shm:
 
     def flip(self, manifest: Manifest, receiver: WeightReceiver, offset: int) -> None:
         with open(manifest.location, "r+b") as file:
-            file.seek(HEADER_BYTES + offset)
-            byte = file.read(1)[0]
-            file.seek(HEADER_BYTES + offset)
-            file.write(bytes([byte ^ 0x10]))
+            flip_byte(file, HEADER_BYTES + offset)
 
     def lose(self, manifest: Manifest) -> None:
         Path(manifest.location).unlink()
 
 
-TRANSPORTS: list[Transport] = [Shm()]
+class Checkpoint:
+    name = "checkpoint"
+
+    def sender(self, folder: Path, **settings: Any) -> WeightSender:
+        return make_sender(self.name, SenderSettings(**{"run_id": "contract", "folder": folder, **settings}))
+
+    def near(self, manifest: Manifest) -> WeightReceiver:
+        return open_weights(manifest)
+
+    def flip(self, manifest: Manifest, receiver: WeightReceiver, offset: int) -> None:
+        spec = next(spec for spec in manifest.tensors if spec.offset <= offset < spec.offset + spec.nbytes)
+        with open(Path(manifest.location) / "model.safetensors", "r+b") as file:
+            header_bytes = int.from_bytes(file.read(8), "little")
+            begin = json.loads(file.read(header_bytes))[spec.name]["data_offsets"][0]
+            flip_byte(file, 8 + header_bytes + begin + offset - spec.offset)
+
+    def lose(self, manifest: Manifest) -> None:
+        shutil.rmtree(manifest.location)
+
+
+TRANSPORTS: list[Transport] = [Shm(), Checkpoint()]
