@@ -42,7 +42,7 @@ def format_report(report: Mapping[str, Any]) -> str:
         (
             "log-prob gap",
             f"probe {number(gap['probe']['mean'], 6)} (n {gap['probe']['n']}), "
-            f"in run {number(gap['in_run']['mean'], 6)} (n {gap['in_run']['n']})",
+            f"in run {number(gap['in_run']['mean'], 6)} (n {gap['in_run']['n']}), "
             f"worst update {number(gap['updates']['mean'], 6)} ({gap['updates']['alarms']} alarms in "
             f"{gap['updates']['n']})",
         ),

@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 SENDERS = {
     "shm": "headrace.transport.weights.shm:ShmWriter",
     "checkpoint": "headrace.transport.weights.checkpoint:CheckpointSender",
+    "ipc": "headrace.transport.weights.ipc:IpcSender",
 }
 RECEIVERS = {
     "shm": "headrace.transport.weights.shm:ShmReader",
     "checkpoint": "headrace.transport.weights.checkpoint:CheckpointReceiver",
+    "ipc": "headrace.transport.weights.ipc:IpcReceiver",
 }
 
 
