@@ -73,6 +73,21 @@ def receive(
     return verify_s
 
 
+def receive_verified(
+    communicator: Communicator, manifest: Manifest, *, device: str, timeout_s: float, progress: Progress
+) -> Iterator[Tensor]:
+    """The buckets one after the other, each verified, in buffers of the size of a bucket: valid until the one after
+    the next is asked for. Raises WeightsMismatch at the first bad one, GroupBroken."""
+    largest = max((bucket.nbytes for bucket in manifest.buckets), default=0)
+    buffers = [torch.empty(largest, dtype=torch.uint8, device=device) for _ in range(3)]
+    parts = (buffers[index % 3][: bucket.nbytes] for index, bucket in enumerate(manifest.buckets))
+    for index, part in enumerate(_arriving(communicator, manifest, parts, timeout_s, progress)):
+        bad = _difference(manifest, index, part)
+        if bad:
+            raise WeightsMismatch(f"version {manifest.version}: {bad[0]}")
+        yield part
+
+
 def _arriving(
     communicator: Communicator, manifest: Manifest, parts: Iterator[Tensor], timeout_s: float, progress: Progress
 ) -> Iterator[Tensor]:
