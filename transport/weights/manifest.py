@@ -12,6 +12,11 @@ from dataclasses import dataclass
 FLOAT_DTYPES = frozenset({"float64", "float32", "float16", "bfloat16"})
 """What may be converted into one another. The float8 kinds travel, but as they are: without their scales their values
 mean nothing, so that a conversion would be wrong in silence."""
+ITEM_BYTES = {
+    **{"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1},
+    **{"int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1},
+}
+"""Of one element of every dtype that may travel."""
 
 
 class WeightsMismatch(ValueError):
