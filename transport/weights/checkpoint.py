@@ -90,7 +90,7 @@ class CheckpointSender:
     def __init__(self, settings: SenderSettings, *, max_shard_bytes: int = MAX_SHARD_BYTES) -> None:
         if settings.folder is None:
             raise ValueError("weights.transport=checkpoint needs a folder to write to, got none")
-        self.folder = settings.folder
+        self.folder = settings.folder.absolute()  # an engine that somebody else runs stands elsewhere
         self._model_folder = settings.model_folder
         self._bucket_bytes = settings.bucket_bytes
         self._max_shard_bytes = max_shard_bytes

@@ -1,0 +1,76 @@
+"""Whether a server that somebody else runs can do what a run needs, and the command line of one that can. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+LOGPROBS_MODE = "processed_logprobs"
+
+
+def command_line(model: str, dtype: str, context_tokens: int, *, cpu: bool) -> str:
+    """How to start a server that passes `problems`."""
+    parts = [
+        "VLLM_SERVER_DEV_MODE=1 vllm serve", model, f"--dtype {dtype} --max-model-len {context_tokens}",
+        f"--enable-scale-out --logprobs-mode {LOGPROBS_MODE}",
+    ]  # fmt: skip
+    if cpu:
+        parts.append(f"--no-enable-chunked-prefill --max-num-batched-tokens {max(2048, context_tokens)}")
+    return " ".join(parts)
+
+
+def problems(settings: Mapping[str, Any], *, dtype: str, context_tokens: int) -> list[str]:
+    """What is wrong in vLLM's own configuration; empty where nothing is."""
+    model, scheduler = settings["model_config"], settings["scheduler_config"]
+    found = []
+    if model["logprobs_mode"] != LOGPROBS_MODE:
+        found.append(
+            f"its --logprobs-mode is {model['logprobs_mode']}: its log-probs are not those of the distribution that it "
+            f"samples from; {LOGPROBS_MODE} is needed"
+        )
+    if int(model["max_model_len"]) < context_tokens:
+        found.append(f"its --max-model-len is {model['max_model_len']}, the run needs {context_tokens}")
+    served = str(model["dtype"]).removeprefix("torch.")
+    if dtype not in ("auto", served):
+        found.append(f"its --dtype is {served}, the run's inference.dtype is {dtype}")
+    if model.get("quantization"):
+        found.append(f"its weights are quantised ({model['quantization']}), the learner's are not")
+    if is_cpu(settings) and scheduler["enable_chunked_prefill"]:
+        found.append("it splits long prompts, of which vLLM on a CPU dies where a request has a seed")
+    return found
+
+
+def is_cpu(settings: Mapping[str, Any]) -> bool:
+    return str(settings["device_config"]["device"]) == "cpu"
+
+
+_FACTS = {
+    "vocabulary": r"org_vocab_size=(\d+)",
+    "hidden size": r"embed\w*\): \w+\(\)?\(?[^\n]*?embedding_dim=(\d+)",
+    "layers": r"ModuleList\(\)\(\s*\(0(?:-(\d+))?\): ",
+}
+
+
+def structure_problems(structure: str, config: Mapping[str, Any]) -> list[str]:
+    """Where the modules that the server has differ from the model that the run trains.
+
+    structure: vLLM's text of its modules. config: the run's config.json. What the text does not say is not compared."""
+    found = []
+    served = structure.partition("(")[0].strip()
+    architectures = config.get("architectures") or [served]
+    if served not in architectures:
+        found.append(f"it serves a {served}, the run trains a {architectures[0]}")
+    wanted = {
+        "vocabulary": config.get("vocab_size"),
+        "hidden size": config.get("hidden_size"),
+        "layers": config.get("num_hidden_layers"),
+    }
+    for name, pattern in _FACTS.items():
+        match = re.search(pattern, structure)
+        if match is None or wanted[name] is None:
+            continue
+        number = int(match.group(1) or 0) + (name == "layers")
+        if number != wanted[name]:
+            found.append(f"its {name}: {number}, the run's: {wanted[name]}")
+    return found
