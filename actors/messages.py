@@ -231,9 +231,13 @@ class WeightsRefused:
 @message("weights.stage")
 @dataclass(frozen=True, slots=True)
 class StageWeights:
-    """parameter_server → generator (ask → WeightsStaged): bring the bytes near and verify them; serving goes on."""
+    """parameter_server → generator (ask → WeightsStaged): bring the bytes near and verify them; serving goes on.
+    `group`: of a collective, the group that they are broadcast in meanwhile, for `timeout_s` at most. Where the
+    manifest's location says so, they are loaded as they arrive, and the version serves when the answer comes."""
 
     manifest: Manifest
+    group: str = ""
+    timeout_s: float = 0.0
 
 
 @message("weights.staged")
@@ -263,6 +267,106 @@ class WeightsCommitted:
     pause_s: float
     load_s: float
     requests_running: int
+
+
+# A collective: sender and receivers act at once, in a group of ranks (parameter_server/group_round.py). A group's name
+# is never used again, not by a later life of the parameter server either.
+
+
+@message("weights.group.gather")
+@dataclass(frozen=True, slots=True)
+class GatherGroup:
+    """parameter_server → generator (ask → GroupReady): will you join a group? Every worker of the engine answers, so
+    that whoever is missing is known before anybody waits in a collective."""
+
+
+@message("weights.group.ready")
+@dataclass(frozen=True, slots=True)
+class GroupReady:
+    """`num_ranks`: workers of the engine, each a rank. `version`: that it serves; it takes no older one."""
+
+    num_ranks: int
+    version: int
+
+
+@message("weights.group.open")
+@dataclass(frozen=True, slots=True)
+class OpenGroup:
+    """parameter_server → learner (ask → GroupOpened): make an id and begin to join as rank 0, for `timeout_s` at most.
+    `keep`: the groups that stay; every other one is left."""
+
+    group: str
+    world_size: int
+    timeout_s: float
+    keep: tuple[str, ...]
+
+
+@message("weights.group.opened")
+@dataclass(frozen=True, slots=True)
+class GroupOpened:
+    """`backend`: "cupy" or "memory". `unique_id`: what its ranks find each other by (NCCL: 128 bytes)."""
+
+    backend: str
+    unique_id: bytes
+
+
+@message("weights.group.join")
+@dataclass(frozen=True, slots=True)
+class JoinGroup:
+    """parameter_server → generator, learner (ask → GroupJoined): join as ranks `first_rank` and up, within `timeout_s`;
+    the learner, which has begun already, as rank 0. `keep`: see OpenGroup."""
+
+    group: str
+    backend: str
+    unique_id: bytes
+    first_rank: int
+    world_size: int
+    timeout_s: float
+    keep: tuple[str, ...]
+
+
+@message("weights.group.joined")
+@dataclass(frozen=True, slots=True)
+class GroupJoined:
+    """All ranks of the group have met this member's."""
+
+    group: str
+
+
+@message("weights.group.send")
+@dataclass(frozen=True, slots=True)
+class SendWeights:
+    """parameter_server → learner (ask → WeightsSent): broadcast the staged version, within `timeout_s`."""
+
+    group: str
+    version: int
+    timeout_s: float
+
+
+@message("weights.group.sent")
+@dataclass(frozen=True, slots=True)
+class WeightsSent:
+    """`send_s`: of the whole broadcast."""
+
+    version: int
+    send_s: float
+
+
+@message("weights.group.abort")
+@dataclass(frozen=True, slots=True)
+class AbortGroup:
+    """parameter_server → generator, learner (ask → GroupAborted): end what is under way in the group, and leave it."""
+
+    group: str
+
+
+@message("weights.group.aborted")
+@dataclass(frozen=True, slots=True)
+class GroupAborted:
+    """`progress` of the slowest rank: 0: it has not begun to join; 1: it has; from 2 on it is joined and has sent or
+    received `progress` − 2 buckets."""
+
+    progress: int
 
 
 @message("weights.sync_evaluators")

@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from headrace.actors.generator.engine import CommitTimings, Engine, EngineDied, StageTimings
+from headrace.actors.generator.group_member import GroupMember
+from headrace.actors.generator.group_ranks import IN_PLACE, Broadcast
 from headrace.actors.messages import (
     CommitWeights,
     Completion,
@@ -26,7 +28,7 @@ from headrace.actors.messages import (
     WeightsStaged,
 )
 from headrace.actors.session import Sampling
-from headrace.transport import Actor, Context, MailboxBound, handles
+from headrace.transport import Context, MailboxBound, handles
 from headrace.transport.weights import Manifest, Probe, WeightsMismatch
 
 logger = logging.getLogger(__name__)
@@ -36,7 +38,7 @@ PARAMETER_SERVER = "parameter_server"
 PROBE_TIMEOUT_S = 120.0
 
 
-class Generator(Actor):
+class Generator(GroupMember):
     """engine: a plug-in (see Engine); its constructor is cheap, `start` loads the model.
     wait_for_weights: hold requests until the parameter server has said which version to serve; False where there is
     no parameter server. max_requests: requests that this actor holds at once, running and waiting.
@@ -104,7 +106,8 @@ class Generator(Actor):
     @handles(StageWeights, concurrent=True)
     async def stage(self, message: StageWeights) -> WeightsStaged:
         """Raises WeightsMismatch: the version in service stays. What is served already is not staged again."""
-        return await self._update(self._stage(message.manifest))
+        broadcast = Broadcast(message.group, message.timeout_s) if message.group else None
+        return await self._update(self._stage(message.manifest, broadcast))
 
     @handles(CommitWeights, concurrent=True)
     async def commit(self, message: CommitWeights) -> WeightsCommitted:
@@ -130,11 +133,14 @@ class Generator(Actor):
         elif error is not None:
             logger.warning("%s keeps version %d: %s", self.context.name, self._engine.version, error)
 
-    async def _stage(self, manifest: Manifest) -> WeightsStaged:
+    async def _stage(self, manifest: Manifest, broadcast: Broadcast | None) -> WeightsStaged:
         if manifest.version <= self._engine.version:
             return WeightsStaged(manifest.version)
         self._staged = None
-        self._stage_timings = timings = await self._engine.stage_weights(manifest)
+        if broadcast is not None and manifest.location == IN_PLACE:
+            self._served(manifest, await self._engine.load_arriving(manifest, broadcast))
+            return WeightsStaged(manifest.version)
+        self._stage_timings = timings = await self._engine.stage_weights(manifest, broadcast)
         self._staged = manifest
         return WeightsStaged(manifest.version, timings.send_s, timings.verify_s)
 
@@ -147,11 +153,14 @@ class Generator(Actor):
             staged = "nothing" if manifest is None else f"version {manifest.version}"
             raise WeightsMismatch(f"commit of version {version}, but {staged} is staged; ask StageWeights first")
         timings = await self._engine.commit_weights(manifest)
+        self._served(manifest, timings)
+        return WeightsCommitted(version, timings.pause_s, timings.load_s, timings.requests_running)
+
+    def _served(self, manifest: Manifest, timings: CommitTimings) -> None:
         self._ready.set()
         self._report_update(manifest, timings)
         if manifest.probe is not None:
-            self.context.spawn(self._compare(manifest.version, manifest.probe), f"probe of version {version}")
-        return WeightsCommitted(version, timings.pause_s, timings.load_s, timings.requests_running)
+            self.context.spawn(self._compare(manifest.version, manifest.probe), f"probe of version {manifest.version}")
 
     def _report_update(self, manifest: Manifest, timings: CommitTimings) -> None:
         values = {

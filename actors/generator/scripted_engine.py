@@ -14,8 +14,9 @@ from typing import Literal
 import numpy as np
 
 from headrace.actors.generator.engine import CommitTimings, EngineDied, StageTimings
+from headrace.actors.generator.group_ranks import Broadcast
 from headrace.actors.generator.limits import check_request
-from headrace.actors.messages import Completion, Generate
+from headrace.actors.messages import Completion, Generate, JoinGroup
 from headrace.transport.weights import Manifest, WeightsMismatch
 
 
@@ -41,6 +42,30 @@ class ScriptedTurn:
 Script = Callable[[Generate], ScriptedTurn] | Sequence[ScriptedTurn]
 
 
+class ScriptedRanks:
+    """Workers that hold no bytes. `fail_next_join` is raised once; `progress` is what an abort reports."""
+
+    def __init__(self, num_ranks: int = 1) -> None:
+        self.num_ranks = num_ranks
+        self.joined: list[str] = []
+        self.aborted: list[str] = []
+        self.progress = 2
+        self.fail_next_join: Exception | None = None
+
+    async def count(self) -> int:
+        return self.num_ranks
+
+    async def join(self, message: JoinGroup) -> None:
+        failure, self.fail_next_join = self.fail_next_join, None
+        if failure is not None:
+            raise failure
+        self.joined.append(message.group)
+
+    async def abort(self, group: str) -> int:
+        self.aborted.append(group)
+        return self.progress
+
+
 class ScriptedEngine:
     """script: a function of the request, or turns that are handed out in the order of arrival, the last one for ever.
     pause_s: how long each commit lasts; no token is due meanwhile. Everything else may be changed while it runs:
@@ -54,6 +79,7 @@ class ScriptedEngine:
         start_s: float = 0.0,
         stage_s: float = 0.0,
         pause_s: float = 0.0,
+        num_ranks: int = 1,
     ) -> None:
         if not callable(script) and not script:
             raise ValueError("a script needs at least one turn")
@@ -62,6 +88,7 @@ class ScriptedEngine:
         self._start_s = start_s
         self._stage_s = stage_s
         self._pause_s = pause_s
+        self.ranks = ScriptedRanks(num_ranks)
         self._version = 0
         self._staged: int | None = None
         self._death: str | None = "it was not started"
@@ -133,7 +160,7 @@ class ScriptedEngine:
         await self._resumed.wait()
         self._check_alive()
 
-    async def stage_weights(self, manifest: Manifest) -> StageTimings:
+    async def stage_weights(self, manifest: Manifest, broadcast: Broadcast | None = None) -> StageTimings:
         self._check_alive()
         await asyncio.sleep(self._stage_s)
         failure, self.fail_next_stage = self.fail_next_stage, None
@@ -160,6 +187,10 @@ class ScriptedEngine:
         finally:
             self._resumed.set()
         return CommitTimings(self._pause_s, self._pause_s, running)
+
+    async def load_arriving(self, manifest: Manifest, broadcast: Broadcast) -> CommitTimings:
+        await self.stage_weights(manifest, broadcast)
+        return await self.commit_weights(manifest)
 
     def die(self, reason: str = "scripted death") -> None:
         """Every pending and later request raises EngineDied."""

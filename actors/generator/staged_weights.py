@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from headrace.actors.generator.adapter import check_version, missing_base
 from headrace.actors.generator.engine import StageTimings
+from headrace.actors.generator.group_ranks import Broadcast, LocalRank
 from headrace.transport.weights import Expected, Manifest, WeightReceiver, WeightsMismatch, open_weights
 
 
@@ -35,6 +36,16 @@ class StagedWeights:
             await asyncio.to_thread(below.verify)
         self._manifest, self._receiver, self.base = manifest, receiver, below
         return StageTimings(send_s=near_s - started_s, verify_s=time.perf_counter() - near_s)
+
+    async def receive(
+        self, manifest: Manifest, expected: Mapping[str, Expected], rank: LocalRank, broadcast: Broadcast
+    ) -> StageTimings:
+        """As `stage`, for full weights that are broadcast now. Raises GroupBroken too."""
+        self.drop()
+        check_version(manifest, expected)
+        received = await rank.receive(manifest, broadcast)
+        self._manifest, self._receiver, self.base = manifest, received, None
+        return StageTimings(send_s=received.send_s, verify_s=received.verify_s)
 
     def of(self, version: int) -> WeightReceiver:
         """Raises WeightsMismatch where another version is staged, or none."""

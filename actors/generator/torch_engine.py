@@ -8,6 +8,7 @@ commands has no bound of its own: each sender awaits its answer, and the actor's
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections import deque
@@ -17,13 +18,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from headrace.actors.generator.adapter import AdapterRefused
+from headrace.actors.generator.adapter import AdapterRefused, check_version
 from headrace.actors.generator.engine import CommitTimings, EngineDied, StageTimings
+from headrace.actors.generator.group_ranks import Broadcast, LocalRank
 from headrace.actors.generator.kv_policy import KvPolicy
 from headrace.actors.generator.limits import check_request
 from headrace.actors.generator.staged_weights import StagedWeights
 from headrace.actors.messages import Completion, Generate
 from headrace.transport.weights import Expected, Manifest, WeightReceiver, WeightsMismatch
+from headrace.transport.weights.collective.communicator import GroupBroken
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -73,6 +76,7 @@ class TorchEngine:
         self._version = 0
         self._pending: set[asyncio.Future[Completion]] = set()
         self._staged = StagedWeights()
+        self._rank = LocalRank()
         self._expected: dict[str, Expected] = {}
         self._context_tokens = 0
         self._death: str | None = "it was not started"
@@ -93,6 +97,10 @@ class TorchEngine:
     @property
     def num_running(self) -> int:
         return len(self._pending)
+
+    @property
+    def ranks(self) -> LocalRank:
+        return self._rank
 
     async def start(self) -> None:
         """See Engine."""
@@ -126,9 +134,11 @@ class TorchEngine:
         finally:
             self._pending.discard(future)
 
-    async def stage_weights(self, manifest: Manifest) -> StageTimings:
+    async def stage_weights(self, manifest: Manifest, broadcast: Broadcast | None = None) -> StageTimings:
         """See Engine."""
         self._alive()
+        if broadcast is not None:
+            return await self._staged.receive(manifest, self._expected, self._rank, broadcast)
         return await self._staged.stage(manifest, self._expected, self._held)
 
     async def commit_weights(self, manifest: Manifest) -> CommitTimings:
@@ -145,8 +155,20 @@ class TorchEngine:
             self._staged.drop()
         return CommitTimings(time.perf_counter() - started, load_s, requests_running)
 
+    async def load_arriving(self, manifest: Manifest, broadcast: Broadcast) -> CommitTimings:
+        """See Engine. The thread that decodes receives: nothing is decoded meanwhile."""
+        loop = self._alive()
+        check_version(manifest, self._expected)
+        requests_running = self.num_running
+        done: asyncio.Future[float] = loop.create_future()
+        started = time.perf_counter()
+        self._post(lambda: self._receive(done, manifest, broadcast))
+        load_s = await self._unless_dead(done)
+        return CommitTimings(time.perf_counter() - started, load_s, requests_running)
+
     async def close(self) -> None:
         """See Engine."""
+        self._rank.close()
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -259,6 +281,24 @@ class TorchEngine:
             self._loop.call_soon_threadsafe(_fail, done, WeightsMismatch(said))
         else:
             self._answer(done, load_s)
+
+    def _receive(self, done: asyncio.Future[float], manifest: Manifest, broadcast: Broadcast) -> None:
+        """A failure before anything is loaded is the update's, a later one the engine's: the model is a mixture."""
+        assert self._weights is not None
+        assert self._loop is not None
+        started = time.perf_counter()
+        arriving = self._rank.receiver.arriving(broadcast.group, manifest, timeout_s=broadcast.timeout_s)
+        try:
+            first = next(arriving, None)
+        except (GroupBroken, WeightsMismatch) as error:
+            self._loop.call_soon_threadsafe(_fail, done, error)
+            return
+        self._weights.load_arriving(itertools.chain([] if first is None else [first], arriving))
+        self._held, self._version = manifest, manifest.version
+        load_s = time.perf_counter() - started
+        if self._policy.recompute:
+            self._owned_decoder().recompute()
+        self._answer(done, load_s)
 
     def _load(self, manifest: Manifest, staged: WeightReceiver) -> float:
         """Into the model, between two decode steps. Seconds that it took,

@@ -7,6 +7,7 @@ rounding of W. Knows nothing of checksums: what it is given was verified.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -34,6 +35,14 @@ class TorchWeights:
         if base is not None:
             self._copy(base)
         self._adapt(tensors, manifest.adapter.alpha / manifest.adapter.rank)
+
+    def load_arriving(self, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
+        """Full weights, one after the other, each verified. What `tensors` raises leaves the model a mixture."""
+        own = model_tensors(self._model)
+        with torch.no_grad():
+            for name, tensor in tensors:
+                own[name].copy_(tensor)
+        self._factors = {}
 
     def _copy(self, receiver: WeightReceiver) -> None:
         own = model_tensors(self._model)

@@ -32,6 +32,7 @@ from headrace.actors.learner.stages.settings import RlSettings
 from headrace.actors.learner.trained_log import TrainedLog
 from headrace.actors.learner.update_probe import UpdateProbe
 from headrace.actors.learner.versions import VersionLog
+from headrace.actors.learner.weight_group import COLLECTIVE, WeightGroupRoot
 from headrace.actors.messages import (
     Accepted,
     BatchTrained,
@@ -42,9 +43,10 @@ from headrace.actors.messages import (
     WeightsRefused,
     WeightsReleased,
 )
-from headrace.transport import Actor, Context, PeerDown, PeerUp, TransportError, handles
+from headrace.transport import Context, PeerDown, PeerUp, TransportError, handles
 from headrace.transport.weights import Probe, SenderSettings, WeightSender, make_sender
 from headrace.transport.weights.carrier import SENDERS
+from headrace.transport.weights.collective.communicator import AUTO, BACKENDS
 from headrace.transport.weights.manifest import FLOAT_DTYPES
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ MONITOR = "monitor"
 ANSWER_TIMEOUT_S = 60.0
 
 
-class Learner(Actor):
+class Learner(WeightGroupRoot):
     """model_path: a folder that plain transformers loads. checkpoints_dir: of this run; a checkpoint found there is
     resumed. run_id: names what this run keeps in shared memory.
 
@@ -64,8 +66,8 @@ class Learner(Actor):
     comes first. lr, lr_schedule, warmup_steps, min_lr_ratio: of the `rl` stage over max_steps; `pretrain` has its own.
     weights_every_steps, weights_every_s: steps, and seconds, between versions. weights_dtype: what travels ("bfloat16",
     …); None: as trained. weights_buffers: versions that may be staged at once. weights_bucket_bytes: of one checksum.
-    weights_staging: False: one buffer, and each publication is waited for (small memory). publish_timeout_s: for a
-    version that must be served.
+    weights_communicator: of a broadcast ("auto", "cupy", "memory"). weights_staging: False: one buffer, and each
+    publication is waited for (small memory). publish_timeout_s: for a version that must be served.
     checkpoint_every_steps: 0 saves after `pretrain`, at the end and when stopped only. trained_path: where the sessions
     of each step are recorded (trained_log.py); None nowhere. dispatcher_patience_s: how long a dispatcher that is lost
     or silent is waited for. probe: what engines sample, at the start and the end; update_probe: with every version;
@@ -107,6 +109,7 @@ class Learner(Actor):
         weights_buffers: int = 2,
         weights_staging: bool = True,
         weights_bucket_bytes: int = 64 << 20,
+        weights_communicator: str = "auto",
         publish_timeout_s: float = 120.0,
         checkpoint_every_steps: int = 0,
         checkpoint_keep_last: int = 2,
@@ -144,6 +147,14 @@ class Learner(Actor):
         if weights_transport not in SENDERS:
             allowed = ", ".join(sorted(SENDERS))
             raise ValueError(f"learner.weights_transport must be one of {allowed}, got {weights_transport!r}")
+        if weights_communicator not in (AUTO, *BACKENDS):
+            allowed = ", ".join((AUTO, *BACKENDS))
+            raise ValueError(f"learner.weights_communicator must be one of {allowed}, got {weights_communicator!r}")
+        if lora is not None and weights_transport == COLLECTIVE:
+            raise ValueError(
+                f"learner.weights_transport={COLLECTIVE} sends whole models, got learner.lora too; adapters are small: "
+                "use weights=shm"
+            )
         if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
             raise ValueError(f"learner.device must be cpu, cuda or cuda:N, got {device!r}")
         self._rl = RlSettings(max_steps=max_steps, max_wall_s=max_wall_s, mode=mode, wait_s=wait_s)
@@ -178,6 +189,7 @@ class Learner(Actor):
         self._weights_buffers = weights_buffers if weights_staging else 1
         self._weights_staging = weights_staging
         self._weights_bucket_bytes = weights_bucket_bytes
+        self._weights_communicator = weights_communicator
         self._publish_timeout_s = publish_timeout_s
         self._sender: WeightSender | None = None
         self._saved: tuple[int, int] | None = None  # (step, version)
@@ -198,6 +210,7 @@ class Learner(Actor):
             folder=self._checkpoints_dir.parent / "weights",
             model_folder=self._model_folder,
             device=self._device,
+            communicator=self._weights_communicator,
         )
         if self._lora is None:
             self._sender = make_sender(self._weights_transport, settings)

@@ -23,18 +23,22 @@ from headrace.actors.messages import (
     WeightsReleased,
     WithdrawWeights,
 )
+from headrace.actors.parameter_server.group_round import Groups
 from headrace.actors.parameter_server.rollout import (
     INITIAL,
     Action,
     Commit,
     Evicted,
+    Linger,
     Refused,
     Release,
     Rollout,
+    Round,
     Served,
     Stage,
     Synced,
 )
+from headrace.actors.parameter_server.round_runner import RoundRunner, RoundTimeouts
 from headrace.transport import Actor, Context, PeerDown, PeerLost, PeerUp, TransportError, handles, insist
 from headrace.transport.directory import role_of
 
@@ -48,7 +52,9 @@ learner begins with free buffers."""
 
 
 class ParameterServer(Actor):
-    """stage_timeout_s, commit_timeout_s: what a member has for each phase. generators, evaluators: roles; one without
+    """stage_timeout_s, commit_timeout_s: what a member has for each phase. gather_timeout_s, join_timeout_s: of a
+    collective broadcast, to say that it is there, and to join a new group. linger_s: how long members that are ready
+    for one wait for others that are just loading the last. generators, evaluators: roles; one without
     members is fine. dispatcher, learner: who hears of served versions; the learner of released buffers too."""
 
     def __init__(
@@ -56,18 +62,30 @@ class ParameterServer(Actor):
         *,
         stage_timeout_s: float = 60.0,
         commit_timeout_s: float = 60.0,
+        gather_timeout_s: float = 10.0,
+        join_timeout_s: float = 60.0,
+        linger_s: float = 5.0,
         generators: str = "generator",
         evaluators: str = "evaluator",
         dispatcher: str = "dispatcher/0",
         learner: str = "learner/0",
     ) -> None:
-        for name, value in (("stage_timeout_s", stage_timeout_s), ("commit_timeout_s", commit_timeout_s)):
+        for name, value in (
+            ("stage_timeout_s", stage_timeout_s),
+            ("commit_timeout_s", commit_timeout_s),
+            ("gather_timeout_s", gather_timeout_s),
+            ("join_timeout_s", join_timeout_s),
+        ):
             if value <= 0:
                 raise ValueError(f"parameter_server.{name} must be > 0, got {value}")
+        if linger_s < 0:
+            raise ValueError(f"parameter_server.linger_s must be >= 0, got {linger_s}; 0 waits for nobody")
         if generators == evaluators:
             raise ValueError(f"parameter_server: generators and evaluators must be two roles, got {generators!r} twice")
         self._stage_timeout_s = stage_timeout_s
         self._commit_timeout_s = commit_timeout_s
+        self._round_timeouts = RoundTimeouts(gather_timeout_s, join_timeout_s, stage_timeout_s)
+        self._linger_s = linger_s
         self._generators = generators
         self._evaluators = evaluators
         self._dispatcher = dispatcher
@@ -78,6 +96,8 @@ class ParameterServer(Actor):
         self._in_order: dict[str, asyncio.Lock] = {}
 
     async def on_start(self, context: Context) -> None:
+        self._groups = Groups(context.incarnation)
+        context.watch(role_of(self._learner))
         context.watch(self._generators)
         context.watch(self._evaluators)
         context.watch(role_of(self._dispatcher))
@@ -105,6 +125,8 @@ class ParameterServer(Actor):
 
     @handles(PeerUp)
     async def peer_up(self, message: PeerUp) -> None:
+        if role_of(message.name) == role_of(self._learner):
+            return
         if role_of(message.name) == role_of(self._dispatcher):
             if self._rollout.served > INITIAL:  # one that was restarted may have missed the news
                 self._tell_in_order(message.name, VersionServed(self._rollout.served, self._rollout.served_step))
@@ -114,6 +136,9 @@ class ParameterServer(Actor):
 
     @handles(PeerDown)
     async def peer_down(self, message: PeerDown) -> None:
+        if role_of(message.name) == role_of(self._learner):
+            self._groups.clear()
+            return
         if role_of(message.name) == role_of(self._dispatcher):
             return
         self._carry_out(self._rollout.member_down(message.name, message.incarnation))
@@ -123,6 +148,10 @@ class ParameterServer(Actor):
             match action:
                 case Stage():
                     self.context.spawn(self._stage(action), f"stage {action.manifest.version} on {action.member}")
+                case Round():
+                    self._run_round(action)
+                case Linger(version):
+                    self.context.spawn(self._linger(version), f"linger before version {version}")
                 case Commit():
                     self.context.spawn(self._commit(action), f"commit {action.version} on {action.member}")
                 case Served(version, step):
@@ -148,6 +177,32 @@ class ParameterServer(Actor):
         else:
             self._carry_out(self._rollout.staged(action.member, action.incarnation, version))
 
+    def _run_round(self, action: Round) -> None:
+        version, members = action.manifest.version, dict(action.members)
+        rollout = self._rollout
+
+        async def ask(name: str, message: object, timeout_s: float) -> Any:
+            if name in members:
+                return await self._ask(name, members[name], message, timeout_s)
+            return await self.context.ask(name, message, timeout_s=timeout_s)
+
+        RoundRunner(
+            self.context,
+            self._learner,
+            self._groups,
+            self._round_timeouts,
+            manifest=action.manifest,
+            members=members,
+            ask=ask,
+            staged=lambda name: self._carry_out(rollout.staged(name, members[name], version)),
+            failed=lambda name, reason: self._carry_out(rollout.failed(name, members[name], version, reason)),
+            over=lambda: self._carry_out(rollout.round_over()),
+        ).begin()
+
+    async def _linger(self, version: int) -> None:
+        await self.context.clock.sleep(self._linger_s)
+        self._carry_out(self._rollout.linger_over(version))
+
     async def _commit(self, action: Commit) -> None:
         try:
             message = CommitWeights(action.version)
@@ -161,7 +216,7 @@ class ParameterServer(Actor):
                 self._rollout.committed(action.member, action.incarnation, action.version, serving=reply.version)
             )
 
-    async def _ask(self, member: str, incarnation: str, message: StageWeights | CommitWeights, timeout_s: float) -> Any:
+    async def _ask(self, member: str, incarnation: str, message: object, timeout_s: float) -> Any:
         """Within the phase's deadline; said again where only the connection to the member broke."""
         clock = self.context.clock
         until_s = clock.time() + timeout_s

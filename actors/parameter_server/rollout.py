@@ -6,6 +6,9 @@ that a slow one delays only itself. Evaluators *hold*: they move only when `sync
     idle ──Stage──▶ staging ──staged──▶ (Commit) committing ──committed──▶ idle, serving it
                         └───── failed (refused, deadline) ──────┴──▶ idle, evicted until a later version succeeds
 
+A version that is broadcast (COLLECTIVE) goes to all idle members that want it in one `Round`, one round at a time, for
+which those that are just committing are waited for a little; each then goes its own way again.
+
 Every method returns the actions that the actor carries out, in order. A buffer is released exactly once: when it is
 neither the newest (a late joiner needs that one) nor on the way to a member.
 """
@@ -19,6 +22,8 @@ from headrace.transport.weights import Manifest
 
 INITIAL = 0
 """The version that `model_path` held."""
+COLLECTIVE = frozenset({"nccl"})
+"""Transports that need sender and receivers at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,22 @@ class Stage:
     member: str
     incarnation: str
     manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Have all of these stage it at once ((member, incarnation), …); then `staged` or `failed` for each, and
+    `round_over`."""
+
+    manifest: Manifest
+    members: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Linger:
+    """Members that want `version` wait for others, which are committing; after a little while call `linger_over`."""
+
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +101,7 @@ class Synced:
     failed: tuple[str, ...]
 
 
-Action = Stage | Commit | Served | Release | Evicted | Refused | Synced
+Action = Stage | Round | Linger | Commit | Served | Release | Evicted | Refused | Synced
 
 
 @dataclass(slots=True)
@@ -106,6 +127,9 @@ class Rollout:
         self._held: int | None = None
         self._syncing = False
         self._withdrawn = False
+        self._in_round = False
+        self._lingered: int | None = None  # the version for which others are, or were, waited for
+        self._impatient = False
 
     @property
     def newest(self) -> int:
@@ -198,6 +222,17 @@ class Rollout:
             actions.append(Refused(self._newest, f"{name}: {reason}"))
         return actions
 
+    def round_over(self) -> list[Action]:
+        """Nothing of the round is under way any more."""
+        self._in_round = False
+        return self._settle()
+
+    def linger_over(self, version: int) -> list[Action]:
+        """The members that want `version` have waited long enough for the others."""
+        if version == self._lingered:
+            self._impatient = True
+        return self._settle()
+
     def withdraw(self) -> list[Action]:
         """The learner has one buffer and needs it for the next version: nobody begins with the newest any more, and it
         is released as soon as those under way are through. `publish` ends this."""
@@ -228,16 +263,15 @@ class Rollout:
         actions: list[Action] = []
         for member in self._members.values():
             actions += self._move(member)
+        actions += self._move_together()
         actions += self._report_served()
         actions += self._report_synced()
         actions += self._release()
         return actions
 
     def _move(self, member: _Member) -> list[Action]:
-        version = self._wanted(member)
-        if member.phase != "idle" or version is None or version == member.failed:
-            return []
-        if member.served is not None and member.served >= version:
+        version = self._due(member)
+        if version is None or self._is_collective(version):
             return []
         member.target = version
         if version == INITIAL:
@@ -245,6 +279,37 @@ class Rollout:
             return [Commit(member.name, member.incarnation, INITIAL)]
         member.phase = "staging"
         return [Stage(member.name, member.incarnation, self._manifests[version])]
+
+    def _move_together(self) -> list[Action]:
+        """Of two versions that are wanted the older first: only evaluators want it, and only until they have it."""
+        due = {member.name: self._due(member) for member in self._members.values()}
+        versions = [version for version in due.values() if version is not None and self._is_collective(version)]
+        if self._in_round or not versions:
+            return []
+        version = min(versions)
+        committing = any(member.phase == "committing" for member in self._members.values())
+        if committing and not (self._lingered == version and self._impatient):
+            if self._lingered == version:
+                return []
+            self._lingered, self._impatient = version, False
+            return [Linger(version)]
+        self._lingered, self._in_round = None, True
+        members = [member for member in self._members.values() if due[member.name] == version]
+        for member in members:
+            member.phase, member.target = "staging", version
+        return [Round(self._manifests[version], tuple((member.name, member.incarnation) for member in members))]
+
+    def _is_collective(self, version: int) -> bool:
+        return version != INITIAL and self._manifests[version].transport in COLLECTIVE
+
+    def _due(self, member: _Member) -> int | None:
+        """The version that the member should go to now."""
+        version = self._wanted(member)
+        if member.phase != "idle" or version is None or version == member.failed:
+            return None
+        if member.served is not None and member.served >= version:
+            return None
+        return version
 
     def _wanted(self, member: _Member) -> int | None:
         """An evaluator that joins between two syncs waits for the next, unless its version is still at hand."""

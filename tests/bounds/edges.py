@@ -106,5 +106,5 @@ def sample(kind: Any) -> Any:
         return (sample(inner[0]),) if inner[-1] is Ellipsis else tuple(map(sample, inner))
     if origin is dict:
         return {}
-    plain: dict[Any, Any] = {str: "a", int: 1, float: 1.0, bool: True}
+    plain: dict[Any, Any] = {str: "a", bytes: b"a", int: 1, float: 1.0, bool: True}
     return np.zeros(4, dtype=np.int32) if kind is np.ndarray else plain[kind]

@@ -29,6 +29,7 @@ SENDERS = {
     "shm": "headrace.transport.weights.shm:ShmWriter",
     "checkpoint": "headrace.transport.weights.checkpoint:CheckpointSender",
     "ipc": "headrace.transport.weights.ipc:IpcSender",
+    "nccl": "headrace.transport.weights.collective.sender:CollectiveSender",
 }
 RECEIVERS = {
     "shm": "headrace.transport.weights.shm:ShmReader",
@@ -43,7 +44,8 @@ class SenderSettings:
 
     run_id: names what the run keeps outside its folder. num_buffers: versions that may be staged at once.
     bucket_bytes: of one checksum, one message, one broadcast. folder: where what lies on disk may lie. model_folder:
-    config and tokenizer of the model, for what other programs load. device: where the tensors are ("cpu", "cuda:0")."""
+    config and tokenizer of the model, for what other programs load. device: where the tensors are ("cpu", "cuda:0").
+    communicator: of a collective broadcast ("auto", "cupy", "memory")."""
 
     run_id: str
     num_buffers: int = 2
@@ -51,6 +53,7 @@ class SenderSettings:
     folder: Path | None = None
     model_folder: Path | None = None
     device: str = "cpu"
+    communicator: str = "auto"
 
     def __post_init__(self) -> None:
         if self.num_buffers < 1:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from headrace.transport.weights.collective.communicator import Communicator, GroupBroken, join
+from headrace.transport.weights.collective.passage import Progress
 
 
 class Rank:
@@ -19,6 +20,7 @@ class Rank:
         self._device = device
         self._bucket_bytes = bucket_bytes
         self._groups: dict[str, Communicator] = {}
+        self._progress: dict[str, Progress] = {}
         self._joining: dict[str, threading.Event] = {}
         self._aborted: set[str] = set()
         self._lock = threading.Lock()
@@ -30,6 +32,7 @@ class Rank:
             if group in self._aborted:
                 raise GroupBroken(f"group {group} was aborted before it was joined")
             self._joining[group] = cancelled
+            self._progress[group] = Progress()
         communicator: Communicator | None = None
         try:
             communicator = join(
@@ -56,6 +59,7 @@ class Rank:
         with self._lock:
             others = [group for group in (*self._groups, *self._joining) if group not in groups]
             self._aborted.intersection_update(groups)
+            self._progress = {group: progress for group, progress in self._progress.items() if group in groups}
         for group in others:
             self._leave(group)
 
@@ -66,11 +70,26 @@ class Rank:
                 raise GroupBroken(f"this rank is in no group {group}; it was aborted, or made by an earlier life")
             return self._groups[group]
 
-    def abort(self, group: str) -> None:
-        """End what is under way there, and leave. A group that was not joined yet never will be."""
+    @contextlib.contextmanager
+    def passage(self, group: str) -> Iterator[tuple[Communicator, Progress]]:
+        """For one version through the group. Where it breaks, this rank's end is aborted: nothing of it runs on."""
+        communicator = self.communicator(group)
+        progress = self._progress[group] = Progress()
+        try:
+            yield communicator, progress
+        except BaseException:
+            communicator.abort()
+            raise
+
+    def abort(self, group: str) -> int:
+        """End what is under way there, and leave. A group that was not joined yet never will be. How far it came: 0
+        where it has not begun to join, 1 where it has, else 2 + the buckets of its last passage."""
         with self._lock:
             self._aborted.add(group)
+            progress = self._progress.get(group)
+            joined = group in self._groups
         self._leave(group)
+        return 0 if progress is None else 2 * joined + (not joined) + progress.num_buckets
 
     def close(self) -> None:
         self.keep(())

@@ -15,7 +15,6 @@ import torch
 
 from headrace.transport.weights.checksum import verify
 from headrace.transport.weights.collective import passage
-from headrace.transport.weights.collective.passage import Progress
 from headrace.transport.weights.collective.rank import Rank
 from headrace.transport.weights.layout import unflatten
 from headrace.transport.weights.manifest import Manifest, TensorSpec
@@ -37,7 +36,7 @@ class ReceivedWeights:
         return self._manifest
 
     def verify(self) -> None:
-        verify(memoryview(self._open()[: self._manifest.nbytes].cpu().numpy()), self._manifest)
+        verify(self._open()[: self._manifest.nbytes].cpu().numpy().data, self._manifest)
 
     def tensors(self, *, include_tied: bool = False) -> Iterator[tuple[str, Tensor]]:
         yield from unflatten(self._manifest, self._open(), include_tied=include_tied)
@@ -61,7 +60,6 @@ class CollectiveReceiver:
         self._device = device
         self._rank = rank or Rank(device=device)
         self._buffer: Tensor | None = None
-        self._progress: dict[str, Progress] = {}
         self._one = threading.Lock()
 
     def join(
@@ -77,20 +75,16 @@ class CollectiveReceiver:
     ) -> None:
         """Blocks. Raises GroupBroken at the deadline or where it is aborted."""
         self._rank.keep((*keep, group))
-        self._progress = {name: progress for name, progress in self._progress.items() if name in keep}
         self._rank.join(group, backend, unique_id, rank=rank, world_size=world_size, timeout_s=timeout_s)
 
     def receive(self, group: str, manifest: Manifest, *, timeout_s: float) -> ReceivedWeights:
         """Blocks until the version lies in the staging buffer, verified. Raises WeightsMismatch, GroupBroken."""
-        progress = self._progress[group] = Progress()
-        communicator = self._rank.communicator(group)
         with self._one:
-            if self._buffer is None or self._buffer.numel() < manifest.nbytes:
-                self._buffer = None  # before the larger one is made
-                self._buffer = torch.zeros(max(manifest.nbytes, 1), dtype=torch.uint8, device=self._device)
-            buffer, started_s = self._buffer, time.perf_counter()
+            buffer = self._staging(manifest.nbytes)
+            started_s = time.perf_counter()
             try:
-                verify_s = passage.receive(communicator, manifest, buffer, timeout_s=timeout_s, progress=progress)
+                with self._rank.passage(group) as (communicator, progress):
+                    verify_s = passage.receive(communicator, manifest, buffer, timeout_s=timeout_s, progress=progress)
             except BaseException:
                 self._buffer = None  # a broadcast that was given up may write there still
                 raise
@@ -98,20 +92,23 @@ class CollectiveReceiver:
         return ReceivedWeights(manifest, buffer, send_s=send_s, verify_s=verify_s)
 
     def arriving(self, group: str, manifest: Manifest, *, timeout_s: float) -> Iterator[tuple[str, Tensor]]:
-        """(name, tensor) as they arrive, each of verified buckets, for engines without a staging buffer: a tensor is
-        valid until the next is asked for. Raises WeightsMismatch, GroupBroken."""
-        progress = self._progress[group] = Progress()
-        communicator = self._rank.communicator(group)
-        parts = passage.receive_verified(
-            communicator, manifest, device=self._device, timeout_s=timeout_s, progress=progress
-        )
-        return assemble(manifest, parts, device=self._device)
+        """(name, tensor) as they arrive, each of verified buckets, for engines without a staging buffer: each tensor is
+        the caller's. Raises WeightsMismatch, GroupBroken."""
+        with self._rank.passage(group) as (communicator, progress):
+            parts = passage.receive_verified(
+                communicator, manifest, device=self._device, timeout_s=timeout_s, progress=progress
+            )
+            yield from assemble(manifest, parts, device=self._device)
 
     def abort(self, group: str) -> int:
-        """End what is under way in the group, leave it; how many buckets were received in it last."""
-        self._rank.abort(group)
-        progress = self._progress.get(group)
-        return 0 if progress is None else progress.num_buckets
+        """See Rank.abort."""
+        return self._rank.abort(group)
+
+    def _staging(self, nbytes: int) -> Tensor:
+        if self._buffer is None or self._buffer.numel() < nbytes:
+            self._buffer = None  # before the larger one is made
+            self._buffer = torch.zeros(max(nbytes, 1), dtype=torch.uint8, device=self._device)
+        return self._buffer
 
     def close(self) -> None:
         self._rank.close()

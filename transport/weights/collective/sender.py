@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from headrace.transport.weights.buffers import BufferPool
 from headrace.transport.weights.carrier import SenderSettings
 from headrace.transport.weights.checksum import checksums
 from headrace.transport.weights.collective import passage
 from headrace.transport.weights.collective.communicator import GroupBroken, make_unique_id, resolve
-from headrace.transport.weights.collective.passage import Progress
 from headrace.transport.weights.collective.rank import Rank
 from headrace.transport.weights.layout import Layout, build_layout, flatten_into
 from headrace.transport.weights.manifest import Manifest, WeightsMismatch
@@ -32,39 +32,39 @@ and load each bucket as it arrives."""
 
 
 class _Buffer:
+    """See buffers.Buffer."""
+
     def __init__(self, nbytes: int, device: str) -> None:
         self.bytes = torch.zeros(max(nbytes, 1), dtype=torch.uint8, device=device)  # touched: no later copy faults
-        self.version: int | None = None
-        self.writing = False
-        self.readers = 0
-        self.manifest: Manifest | None = None
+        self.capacity_bytes = self.bytes.numel()
 
-    @property
-    def free(self) -> bool:
-        return self.version is None and not self.writing and not self.readers
+    def is_there(self) -> bool:
+        return True
+
+    def remove(self) -> None:
+        """Its memory ends with the last view of it."""
 
 
 class _StagedBuffer:
     """See StagedVersion."""
 
-    def __init__(self, buffer: _Buffer, layout: Layout, version: int, step: int, location: str) -> None:
+    def __init__(self, sender: CollectiveSender, buffer: Tensor, layout: Layout, version: int, step: int) -> None:
+        self._sender = sender
         self._buffer = buffer
         self._layout = layout
-        self._location = location
         self.version = version
         self.step = step
 
     def seal(self) -> Manifest:
-        host = self._buffer.bytes[: self._layout.nbytes].cpu()
+        host = self._buffer[: self._layout.nbytes].cpu()
         manifest = self._layout.manifest(
             version=self.version,
             step=self.step,
             transport="nccl",
-            location=self._location,
-            checksums=checksums(memoryview(host.numpy()), self._layout.bounds),
+            location=self._sender.location,
+            checksums=checksums(host.numpy().data, self._layout.bounds),
         )
-        if self._buffer.version == self.version:
-            self._buffer.manifest = manifest
+        self._sender.sealed(manifest, self._buffer)
         return manifest
 
 
@@ -72,63 +72,58 @@ class CollectiveSender:
     """See WeightSender. With one buffer (weights.staging=false) receivers load in place."""
 
     def __init__(self, settings: SenderSettings) -> None:
-        self._backend_setting = settings.communicator
-        self._device = settings.device
-        self._num_buffers = settings.num_buffers
+        self._communicator = settings.communicator
+        self._backend = ""  # of the first group
         self._bucket_bytes = settings.bucket_bytes
-        self._location = STAGED if settings.num_buffers > 1 else IN_PLACE
-        self._buffers: list[_Buffer] = []
-        self._last_version = -1
-        self._closed = False
-        self._lock = threading.Lock()
+        self.location = STAGED if settings.num_buffers > 1 else IN_PLACE
+        self._pool = BufferPool(settings.num_buffers, lambda nbytes: _Buffer(nbytes, settings.device))
+        self._held: dict[int, tuple[Manifest, Tensor]] = {}
         self._rank = Rank(device=settings.device, bucket_bytes=settings.bucket_bytes)
         self._joining: dict[str, _Joining] = {}
-        self._progress: dict[str, Progress] = {}
+        self._lock = threading.Lock()
 
     def stage(
         self, tensors: Mapping[str, Tensor], *, version: int, step: int, dtype: str | None = None
     ) -> _StagedBuffer | None:
         """See WeightSender. Raises ValueError where `version` is not a newer one."""
         layout = build_layout(tensors, dtype=dtype, bucket_bytes=self._bucket_bytes)
-        buffer = self._take(layout.nbytes, version)
-        if buffer is None:
-            return None
-        try:
+        with self._pool.filling(layout.nbytes, version) as buffer:
+            if buffer is None:
+                return None
             flatten_into(buffer.bytes, tensors, layout)
             if buffer.bytes.device.type != "cpu":
                 torch.cuda.synchronize(buffer.bytes.device)  # the broadcast has a stream of its own
-            buffer.version, buffer.manifest = version, None
-            self._last_version = version
-        finally:
-            buffer.writing = False
-        return _StagedBuffer(buffer, layout, version, step, self._location)
+        return _StagedBuffer(self, buffer.bytes, layout, version, step)
+
+    def sealed(self, manifest: Manifest, buffer: Tensor) -> None:
+        """From here on it may be sent."""
+        with self._lock:
+            self._held[manifest.version] = manifest, buffer
 
     def release(self, version: int) -> None:
-        """See WeightSender."""
+        """See WeightSender. Where a send that was given up reads there still, what it sends fails its checksums."""
         with self._lock:
-            for buffer in self._buffers:
-                if buffer.version == version:
-                    buffer.version = buffer.manifest = None
+            self._held.pop(version, None)
+        self._pool.release(version)
 
     def close(self) -> None:
         """See WeightSender. Ends what is being sent."""
         with self._lock:
-            self._closed = True
-            self._buffers.clear()
+            self._held.clear()
         self._rank.close()
+        self._pool.close()
 
     # --- the group ---------------------------------------------------------------------------------------------------
 
     def open_group(self, group: str, *, world_size: int, timeout_s: float, keep: Collection[str]) -> tuple[str, bytes]:
-        """(back-end, unique id): begin to join as rank 0, in a thread of its own; leave the groups that are not kept."""
-        backend = resolve(self._backend_setting)
+        """(back-end, unique id): begin to join as rank 0, in a thread of its own; leave what is not in `keep`."""
+        self._backend = backend = self._backend or resolve(self._communicator)
         self._rank.keep((*keep, group))
         unique_id = make_unique_id(backend)
         joining = _Joining(self._rank, group, backend, unique_id, world_size, timeout_s)
         with self._lock:
             kept = {*keep, group}
             self._joining = {name: other for name, other in self._joining.items() if name in kept}
-            self._progress = {name: other for name, other in self._progress.items() if name in kept}
             self._joining[group] = joining
         joining.start()
         return backend, unique_id
@@ -142,52 +137,20 @@ class CollectiveSender:
         joining.wait(timeout_s)
 
     def send(self, group: str, version: int, *, timeout_s: float) -> float:
-        """Broadcast a staged version; seconds that it took. Raises WeightsMismatch where it is not held any more,
+        """Broadcast a sealed version; seconds that it took. Raises WeightsMismatch where it is not held (any more),
         GroupBroken at the deadline or where the group broke."""
         with self._lock:
-            held = next((b for b in self._buffers if b.version == version and b.manifest is not None), None)
-            if held is None or held.manifest is None:
-                versions = sorted(b.version for b in self._buffers if b.version is not None)
-                raise WeightsMismatch(f"version {version} is not staged; the learner holds {versions}")
-            held.readers += 1
-            manifest = held.manifest
-            progress = self._progress[group] = Progress()
+            if version not in self._held:
+                raise WeightsMismatch(f"version {version} is not staged; the learner holds {sorted(self._held)}")
+            manifest, buffer = self._held[version]
         started_s = time.perf_counter()
-        try:
-            communicator = self._rank.communicator(group)
-            passage.send(communicator, manifest, held.bytes, timeout_s=timeout_s, progress=progress)
-        finally:
-            with self._lock:
-                held.readers -= 1
+        with self._rank.passage(group) as (communicator, progress):
+            passage.send(communicator, manifest, buffer, timeout_s=timeout_s, progress=progress)
         return time.perf_counter() - started_s
 
     def abort(self, group: str) -> int:
-        """End what is under way in the group and leave it; how many buckets were sent in it last."""
-        self._rank.abort(group)
-        with self._lock:
-            progress = self._progress.get(group)
-        return 0 if progress is None else progress.num_buckets
-
-    def _take(self, nbytes: int, version: int) -> _Buffer | None:
-        """A free buffer of at least `nbytes`, marked as being written; None where all are in use."""
-        with self._lock:
-            if self._closed:
-                raise ValueError("this weight sender is closed")
-            if version <= self._last_version:
-                raise ValueError(f"version must be above the last one staged ({self._last_version}), got {version}")
-            free = [buffer for buffer in self._buffers if buffer.free]
-            fitting = [buffer for buffer in free if buffer.bytes.numel() >= nbytes]
-            if fitting:
-                buffer = fitting[0]
-            elif len(self._buffers) < self._num_buffers or free:
-                if len(self._buffers) == self._num_buffers:
-                    self._buffers.remove(free[0])
-                buffer = _Buffer(nbytes, self._device)
-                self._buffers.append(buffer)
-            else:
-                return None
-            buffer.writing = True
-            return buffer
+        """See Rank.abort."""
+        return self._rank.abort(group)
 
 
 class _Joining(threading.Thread):

@@ -115,7 +115,7 @@ class RoundRunner:
         match action:
             case Gather(member):
                 ready: GroupReady = await self._ask(member, GatherGroup(), timeouts.gather_s)
-                return self._round.ready(member, ready.num_ranks)
+                return self._round.ready(member, ready.num_ranks, has_it=ready.version >= manifest.version)
             case Open(group, world_size, keep):
                 message: Any = OpenGroup(group, world_size, timeouts.join_s, keep)
                 self._opened = await self._ask(self._learner, message, timeouts.gather_s)

@@ -1,0 +1,31 @@
+"""The generator in a collective broadcast: its engine's workers join groups, and leave them, while it serves. Handlers
+only; what a worker does is in the engine's `ranks` (group_ranks.py, vllm_group.py).
+"""
+
+from __future__ import annotations
+
+from headrace.actors.generator.engine import Engine
+from headrace.actors.messages import AbortGroup, GatherGroup, GroupAborted, GroupJoined, GroupReady, JoinGroup
+from headrace.transport import Actor, handles
+
+
+class GroupMember(Actor):
+    """To be derived from; `_engine` is the generator's."""
+
+    _engine: Engine
+
+    @handles(GatherGroup, concurrent=True)
+    async def gather(self, message: GatherGroup) -> GroupReady:
+        """Raises where a worker does not answer."""
+        return GroupReady(await self._engine.ranks.count(), self._engine.version)
+
+    @handles(JoinGroup, concurrent=True)
+    async def join_group(self, message: JoinGroup) -> GroupJoined:
+        """Raises GroupBroken at the deadline, or where it is aborted. Not one of the updates, which wait for each
+        other: an abort ends it, and the next group may be joined at once."""
+        await self._engine.ranks.join(message)
+        return GroupJoined(message.group)
+
+    @handles(AbortGroup, concurrent=True)
+    async def abort_group(self, message: AbortGroup) -> GroupAborted:
+        return GroupAborted(await self._engine.ranks.abort(message.group))
