@@ -369,6 +369,57 @@ class GroupAborted:
     progress: int
 
 
+@message("weights.local")
+@dataclass(frozen=True, slots=True)
+class LocalWeights:
+    """generator → relay (ask → WeightsLocal): have this version on our host, for me to read until WeightsLoaded or my
+    next LocalWeights. `reader`: my name."""
+
+    manifest: Manifest
+    reader: str
+
+
+@message("weights.here")
+@dataclass(frozen=True, slots=True)
+class WeightsLocal:
+    """`manifest`: the same version in shared memory of this host."""
+
+    manifest: Manifest
+
+
+@message("weights.loaded")
+@dataclass(frozen=True, slots=True)
+class WeightsLoaded:
+    """generator → relay (tell): I no longer read any version that I asked for, be it loaded or given up."""
+
+    reader: str
+
+
+@message("weights.fetch")
+@dataclass(frozen=True, slots=True)
+class FetchBucket:
+    """relay → parameter_server (ask → WeightsBucket): bucket `index` of `version`, or, where `below`, of the full
+    weights that this adapter goes upon. `base`: a version that the relay holds whole; a delta upon it will do. `keep`:
+    this version will be a base."""
+
+    version: int
+    index: int
+    below: bool
+    base: int | None
+    keep: bool
+
+
+@message("weights.bucket")
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightsBucket:
+    """`kind`: "full": `data` (uint8) are the bucket's bytes; "delta": what weights/delta.py decodes upon the base;
+    "unknown": no such version was published here yet; "gone": it was released."""
+
+    kind: Literal["full", "delta", "unknown", "gone"]
+    data: np.ndarray
+    reason: str = ""
+
+
 @message("weights.sync_evaluators")
 @dataclass(frozen=True, slots=True)
 class SyncEvaluators:

@@ -180,6 +180,37 @@ def check_values(config: Mapping[str, Any]) -> list[Problem]:
     return [problem for rule in RULES for problem in rule(config)]
 
 
+ENGINE_ROLES = ("generator", "evaluator")
+
+
+def check_relays(processes: tuple[ProcessPlan, ...], config: Mapping[str, Any]) -> list[Problem]:
+    """With weights=stream: the parameter server reads the learner's memory, and a host of engines has one relay."""
+    if value_at(config, "weights.transport") != "stream":
+        return []
+    on: dict[str, list[str]] = {}
+    for process in processes:
+        on.setdefault(process.role, []).extend(process.node for _ in process.actors)
+    learner = on.get("learner", [])
+    problems = [
+        Problem(
+            f"topology.nodes.{node}.actors.parameter_server",
+            f"on node {node}",
+            f"on the learner's node, {learner[0]}, with weights.transport=stream",
+            f"move it to topology.nodes.{learner[0]}.actors: it gives other hosts what the learner staged",
+        )
+        for node in on.get("parameter_server", [])
+        if learner and node not in learner
+    ]
+    far = {node for role in ENGINE_ROLES for node in on.get(role, []) if node not in learner}
+    for node in sorted(far) if learner else []:
+        count = on.get("relay", []).count(node)
+        if count != 1:
+            allowed = "1 on a node that has engines and no learner, with weights.transport=stream"
+            fix = "write relay: {count: 1}, or use weights=shm where one host plays all nodes"
+            problems.append(Problem(f"topology.nodes.{node}.actors.relay.count", str(count), allowed, fix))
+    return problems
+
+
 def check_counts(processes: tuple[ProcessPlan, ...], config: Mapping[str, Any]) -> list[Problem]:
     """At least one actor, at least one of each role that a training run needs, exactly one where two would disagree.
 

@@ -133,14 +133,16 @@ class OneLoop:
         end = RunEnd(on_finished=lambda reason: self.interrupt(Outcome("finished", reason)))
         await _in(LAUNCHER, host.add(end, NAME))
         for process in in_start_order(self._job.processes, order):
-            runtime = await self._add_runtime(process.name, str(host.address))
+            runtime = await self._add_runtime(process.name, str(host.address), node=process.node)
             for name in process.actors:
                 await _in(process.name, self._add_actor(runtime, name))
                 self._job.console.say(f"{name} is up")
         self._job.console.say("all actors are up")
 
-    async def _add_runtime(self, process: str, directory: str | None) -> Runtime:
-        runtime = Runtime(self._network, directory=directory, incarnation=process, encode_local=self._encode_local)
+    async def _add_runtime(self, process: str, directory: str | None, *, node: str = "") -> Runtime:
+        runtime = Runtime(
+            self._network, directory=directory, incarnation=process, encode_local=self._encode_local, node=node
+        )
         await _in(process, runtime.start())
         self._runtimes[process] = runtime
         return runtime

@@ -19,7 +19,7 @@ from typing import Any
 from headrace.actors.grader.grading import why_unscorable
 from headrace.actors.session import Task
 from headrace.launch.building import build
-from headrace.launch.checks import check_counts, check_values, value_at
+from headrace.launch.checks import check_counts, check_relays, check_values, value_at
 from headrace.launch.numbers import check_numbers
 from headrace.launch.parent_death import die_with_parent
 from headrace.launch.preflight_result import BUILDING, RESULT
@@ -41,7 +41,7 @@ def check_config(
     """Every problem that can be found without preparing the model. Imports the classes that the configuration names;
     `building` is told of each before it is made."""
     processes, problems = plan_topology(config.get("topology") or {}, roles_of(config))
-    counts = [] if problems else check_counts(processes, config)
+    counts = [] if problems else [*check_counts(processes, config), *check_relays(processes, config)]
     found = [*problems, *check_numbers(config), *check_values(config), *counts, *check_targets(config)]
     found += [*check_folders(config), *check_journal(config), *check_devices(config, processes)]
     placed = count_actors(processes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from headrace.launch.child import Child
@@ -35,7 +36,7 @@ class ProcessStarter:
         self._environment = environment
 
     def __call__(self, plan: ProcessPlan, incarnation: str) -> Child:
-        joining = self._joining(incarnation)
+        joining = replace(self._joining(incarnation), node=plan.node)
         child = Child(
             [sys.executable, "-m", PROCESS, str(self._folder), plan.name, str(os.getpid()), *plan.actors],
             environment=child_environment(self._environment, plan, offline=True, private_folder=joining.ipc_folder),

@@ -34,6 +34,7 @@ class Joining:
     lag_warn_s: float
     settings: NetworkSettings
     keys: CurveKeys | None
+    node: str = ""
 
     def to_line(self) -> str:
         return json.dumps(asdict(self)) + "\n"
@@ -50,6 +51,7 @@ class Joining:
             directory=self.directory,
             incarnation=self.incarnation,
             lag_warn_s=self.lag_warn_s,
+            node=self.node,
             max_message_bytes=self.settings.max_message_bytes,
         )
 

@@ -22,13 +22,21 @@ T = TypeVar("T")
 
 class Context:
     def __init__(
-        self, cell: ActorCell, clock: Clock, names: Names, outbound: Outbound, watch: Callable[[str], None]
+        self,
+        cell: ActorCell,
+        clock: Clock,
+        names: Names,
+        outbound: Outbound,
+        watch: Callable[[str], None],
+        *,
+        node: str = "",
     ) -> None:
         self.name = cell.name
         self.role = role_of(cell.name)
         index = cell.name.partition("/")[2]
         self.index = int(index) if index.isdigit() else 0
         self.incarnation = cell.incarnation
+        self.node = node
         self.clock = clock
         self.activity: Activity = cell.activity
         self._cell = cell

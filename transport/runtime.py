@@ -74,7 +74,8 @@ class Runtime:
     name of this process, made here unless the launcher gives one (to report the death of what it started).
     `encode_local` passes messages between actors of this runtime through the codec too. `silence_s`: without a
     heartbeat for that long the directory declares a process dead. `lag_warn_s`: a handler that holds the event loop
-    longer is named in the log (in real time only). Raises ValueError."""
+    longer is named in the log (in real time only). `node`: what its actors read as the name of their host (several may
+    be played by one). Raises ValueError."""
 
     def __init__(
         self,
@@ -86,11 +87,13 @@ class Runtime:
         encode_local: bool = False,
         silence_s: float = 30.0,
         lag_warn_s: float = DEFAULT_WARN_S,
+        node: str = "",
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         self.incarnation = incarnation or secrets.token_hex(8)
         self._network: Network = network or LoopbackNetwork()
         self._given_clock = clock
+        self.node = node
         self._directory_address = None if directory is None else str(directory)
         self._encode_local = encode_local
         self._silence_s = silence_s
@@ -249,7 +252,8 @@ class Runtime:
                 self._lag_warn_s,
             ),
         )
-        context = Context(cell, self.clock, self._names, self._outbound, lambda role: self._watch(cell, role))
+        watch = functools.partial(self._watch, cell)
+        context = Context(cell, self.clock, self._names, self._outbound, watch, node=self.node)
         actor._context = context
         self._cells[name] = cell
         self._contexts[name] = context

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from headrace.actors.generator.engine import CommitTimings, Engine, EngineDied, StageTimings
 from headrace.actors.generator.group_member import GroupMember
 from headrace.actors.generator.group_ranks import IN_PLACE, Broadcast
+from headrace.actors.generator.near_weights import NearWeights
 from headrace.actors.messages import (
     CommitWeights,
     Completion,
@@ -71,6 +73,7 @@ class Generator(GroupMember):
         self._ready = asyncio.Event()
         self._one_update = asyncio.Lock()
         self._updates: set[asyncio.Task[Any]] = set()
+        self._near = NearWeights(context)
         await self._engine.start()
         if not self._wait_for_weights:
             self._ready.set()
@@ -138,9 +141,15 @@ class Generator(GroupMember):
             return WeightsStaged(manifest.version)
         self._staged = None
         if broadcast is not None and manifest.location == IN_PLACE:
-            self._served(manifest, await self._engine.load_arriving(manifest, broadcast))
+            self._served(manifest, await self.collective_engine.load_arriving(manifest, broadcast))
             return WeightsStaged(manifest.version)
-        self._stage_timings = timings = await self._engine.stage_weights(manifest, broadcast)
+        if broadcast is not None:
+            self._stage_timings = timings = await self.collective_engine.receive_weights(manifest, broadcast)
+            self._staged = manifest
+            return WeightsStaged(manifest.version, timings.send_s, timings.verify_s)
+        manifest = await self._near.bring(manifest)
+        timings = await self._engine.stage_weights(manifest)
+        self._stage_timings = timings = replace(timings, send_s=timings.send_s + self._near.brought_s)
         self._staged = manifest
         return WeightsStaged(manifest.version, timings.send_s, timings.verify_s)
 
@@ -152,7 +161,10 @@ class Generator(GroupMember):
         if manifest is None or manifest.version != version:
             staged = "nothing" if manifest is None else f"version {manifest.version}"
             raise WeightsMismatch(f"commit of version {version}, but {staged} is staged; ask StageWeights first")
-        timings = await self._engine.commit_weights(manifest)
+        try:
+            timings = await self._engine.commit_weights(manifest)
+        finally:
+            self._near.loaded()
         self._served(manifest, timings)
         return WeightsCommitted(version, timings.pause_s, timings.load_s, timings.requests_running)
 

@@ -205,6 +205,7 @@ class Learner(WeightGroupRoot):
         self._bench = bench
         settings = SenderSettings(
             run_id=self._run_id,
+            node=context.node,
             num_buffers=self._weights_buffers,
             bucket_bytes=self._weights_bucket_bytes,
             folder=self._checkpoints_dir.parent / "weights",

@@ -13,11 +13,13 @@ from typing import Any
 from headrace.actors.messages import (
     Accepted,
     CommitWeights,
+    FetchBucket,
     Metrics,
     PublishWeights,
     StageWeights,
     SyncEvaluators,
     VersionServed,
+    WeightsBucket,
     WeightsCommitted,
     WeightsRefused,
     WeightsReleased,
@@ -39,6 +41,7 @@ from headrace.actors.parameter_server.rollout import (
     Synced,
 )
 from headrace.actors.parameter_server.round_runner import RoundRunner, RoundTimeouts
+from headrace.actors.parameter_server.source import WeightSource
 from headrace.transport import Actor, Context, PeerDown, PeerLost, PeerUp, TransportError, handles, insist
 from headrace.transport.directory import role_of
 
@@ -55,7 +58,8 @@ class ParameterServer(Actor):
     """stage_timeout_s, commit_timeout_s: what a member has for each phase. gather_timeout_s, join_timeout_s: of a
     collective broadcast, to say that it is there, and to join a new group. linger_s: how long members that are ready
     for one wait for others that are just loading the last. generators, evaluators: roles; one without
-    members is fine. dispatcher, learner: who hears of served versions; the learner of released buffers too."""
+    members is fine. dispatcher, learner: who hears of served versions; the learner of released buffers too.
+    max_bases: see WeightSource."""
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class ParameterServer(Actor):
         gather_timeout_s: float = 10.0,
         join_timeout_s: float = 60.0,
         linger_s: float = 5.0,
+        max_bases: int = 2,
         generators: str = "generator",
         evaluators: str = "evaluator",
         dispatcher: str = "dispatcher/0",
@@ -91,6 +96,7 @@ class ParameterServer(Actor):
         self._dispatcher = dispatcher
         self._learner = learner
         self._rollout = Rollout()
+        self._source = WeightSource(max_bases=max_bases)
         self._num_evictions = 0
         self._synced: asyncio.Future[Synced] | None = None
         self._in_order: dict[str, asyncio.Lock] = {}
@@ -105,8 +111,14 @@ class ParameterServer(Actor):
     @handles(PublishWeights)
     async def publish(self, message: PublishWeights) -> Accepted:
         """The learner's next version. Raises ValueError (a RemoteError there) where its number is not a new one."""
-        self._carry_out(self._rollout.publish(message.manifest))
+        actions = self._rollout.publish(message.manifest)
+        self._source.publish(message.manifest)
+        self._carry_out(actions)
         return Accepted()
+
+    @handles(FetchBucket, concurrent=8)
+    async def fetch_bucket(self, message: FetchBucket) -> WeightsBucket:
+        return await self.context.run_blocking(self._source.bucket, message, self.context.node, label="bucket")
 
     @handles(WithdrawWeights)
     async def withdraw(self, message: WithdrawWeights) -> Accepted:
@@ -150,14 +162,15 @@ class ParameterServer(Actor):
                     self.context.spawn(self._stage(action), f"stage {action.manifest.version} on {action.member}")
                 case Round():
                     self._run_round(action)
-                case Linger(version):
-                    self.context.spawn(self._linger(version), f"linger before version {version}")
+                case Linger(number):
+                    self.context.spawn(self._linger(number), "linger")
                 case Commit():
                     self.context.spawn(self._commit(action), f"commit {action.version} on {action.member}")
                 case Served(version, step):
                     for receiver in (self._dispatcher, self._learner):
                         self._tell_in_order(receiver, VersionServed(version, step))
                 case Release(version):
+                    self._source.release(version)
                     self._tell_in_order(self._learner, WeightsReleased(version))
                 case Refused(version, reason):
                     self._tell_in_order(self._learner, WeightsRefused(version, reason))
@@ -199,9 +212,9 @@ class ParameterServer(Actor):
             over=lambda: self._carry_out(rollout.round_over()),
         ).begin()
 
-    async def _linger(self, version: int) -> None:
+    async def _linger(self, number: int) -> None:
         await self.context.clock.sleep(self._linger_s)
-        self._carry_out(self._rollout.linger_over(version))
+        self._carry_out(self._rollout.linger_over(number))
 
     async def _commit(self, action: Commit) -> None:
         try:

@@ -21,6 +21,7 @@ from headrace.actors.grader.actor import Grader
 from headrace.actors.learner.actor import Learner
 from headrace.actors.monitor.actor import Monitor
 from headrace.actors.parameter_server.actor import ParameterServer
+from headrace.actors.relay.actor import Relay
 from headrace.launch.run_end import RunEnd
 from headrace.transport import Actor, MailboxBound
 from headrace.transport.actor import HandlerSpec
@@ -33,6 +34,7 @@ RECEIVERS: dict[str, type[Actor]] = {
     "learner": Learner,
     "monitor": Monitor,
     "parameter_server": ParameterServer,
+    "relay": Relay,
     "supervisor": RunEnd,
 }
 _SENT = re.compile(r"([\w ]+?) → ([\w, ]+?) \((ask|tell)")

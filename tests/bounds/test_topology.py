@@ -28,7 +28,7 @@ that waits to be delivered; what the learner and the weights add is below ten.""
 TASKS = ASKS + 64
 """of one process: an ask's handler or session each; graders' workers and the fixed tasks of each actor"""
 
-EDGES = [edge for edge in all_edges() if edge.receiver not in ("monitor", "supervisor", "learner")]
+EDGES = [edge for edge in all_edges() if edge.receiver not in ("monitor", "supervisor", "learner", "relay")]
 
 
 class Slowed(Triangle):

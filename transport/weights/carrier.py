@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SENDERS = {
     "shm": "headrace.transport.weights.shm:ShmWriter",
+    "stream": "headrace.transport.weights.stream:StreamWriter",
     "checkpoint": "headrace.transport.weights.checkpoint:CheckpointSender",
     "ipc": "headrace.transport.weights.ipc:IpcSender",
     "nccl": "headrace.transport.weights.collective.sender:CollectiveSender",
@@ -45,7 +46,7 @@ class SenderSettings:
     run_id: names what the run keeps outside its folder. num_buffers: versions that may be staged at once.
     bucket_bytes: of one checksum, one message, one broadcast. folder: where what lies on disk may lie. model_folder:
     config and tokenizer of the model, for what other programs load. device: where the tensors are ("cpu", "cuda:0").
-    communicator: of a collective broadcast ("auto", "cupy", "memory")."""
+    communicator: of a collective broadcast ("auto", "cupy", "memory"). node: where the sender runs."""
 
     run_id: str
     num_buffers: int = 2
@@ -54,6 +55,7 @@ class SenderSettings:
     model_folder: Path | None = None
     device: str = "cpu"
     communicator: str = "auto"
+    node: str = ""
 
     def __post_init__(self) -> None:
         if self.num_buffers < 1:

@@ -6,12 +6,17 @@ from collections.abc import Iterable, Sequence
 
 import xxhash
 
-from headrace.transport.weights.manifest import Manifest, WeightsMismatch
+from headrace.transport.weights.manifest import Bucket, Manifest, WeightsMismatch
 
 
 def checksums(buffer: memoryview, bounds: Iterable[tuple[int, int]]) -> tuple[int, ...]:
     """The checksum of each (offset, nbytes)."""
     return tuple(int(xxhash.xxh3_64_intdigest(buffer[offset : offset + nbytes])) for offset, nbytes in bounds)
+
+
+def is_whole(found: memoryview, bucket: Bucket) -> bool:
+    """Whether these are the bytes that the sender staged."""
+    return int(xxhash.xxh3_64_intdigest(found)) == bucket.checksum
 
 
 def verify(buffer: memoryview, manifest: Manifest) -> None:

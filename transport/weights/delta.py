@@ -19,7 +19,7 @@ import zstandard
 
 from headrace.transport.weights.manifest import ITEM_BYTES, Bucket, Manifest, WeightsMismatch
 
-_WIDTHS = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
+_WIDTHS: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
 _HEAD = struct.Struct("<BII")
 """width, changed elements, bytes that follow"""
 _PART = struct.Struct("<BBI")
@@ -104,7 +104,8 @@ def entropy_bytes(old: np.ndarray, new: np.ndarray) -> tuple[int, float]:
 
 
 def _words(buffer: np.ndarray, run: Run) -> np.ndarray:
-    return buffer[run.begin : run.end].view(_WIDTHS[run.width])
+    words: np.ndarray = buffer[run.begin : run.end].view(_WIDTHS[run.width])
+    return words
 
 
 def _encode_run(old: np.ndarray, new: np.ndarray, width: int) -> bytes:

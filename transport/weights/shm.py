@@ -1,18 +1,13 @@
 """Weights between processes of one host: reused, pre-faulted files in /dev/shm that readers map.
 
-Plain file and mmap: `multiprocessing.shared_memory` unlinks a segment when any reader's process exits (cpython#82300).
-Each segment begins with a stamp that names the version inside; the writer clears it before it overwrites, so
-that a reader which was too slow learns it before it serves.
+Each segment (segment.py) begins with a stamp that names the version inside; the writer clears it before it overwrites,
+so that a reader which was too slow learns it before it serves.
 """
 
 from __future__ import annotations
 
-import logging
 import mmap
 import os
-import re
-import secrets
-import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,67 +19,16 @@ from headrace.transport.weights.carrier import SenderSettings, StagedVersion
 from headrace.transport.weights.checksum import checksums, verify
 from headrace.transport.weights.layout import Layout, build_layout, flatten_into, unflatten
 from headrace.transport.weights.manifest import Manifest, WeightsMismatch
+from headrace.transport.weights.segment import DIRECTORY, HEADER_BYTES, OVERWRITING, Segment, SegmentFiles, read_stamp
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-logger = logging.getLogger(__name__)
-
-DIRECTORY = Path("/dev/shm")
-HEADER_BYTES = 4096
-"""The stamp's page; the flat buffer begins behind it."""
-_STAMP = struct.Struct("<8sq")
-_MAGIC = b"headrace"
-_OVERWRITING = -1
-
-
-class _Segment:
-    """One file of the writer: created full size and touched, so that no later copy faults or finds /dev/shm full."""
-
-    def __init__(self, path: Path, nbytes: int) -> None:
-        self.path = path
-        self.capacity_bytes = nbytes
-        size = HEADER_BYTES + max(nbytes, 1)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(descriptor, 0, size)  # a write to a full tmpfs would be SIGBUS
-            self.map = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-            self._inode = os.fstat(descriptor).st_ino
-        except OSError as error:
-            path.unlink(missing_ok=True)
-            raise OSError(
-                error.errno,
-                f"no room for {size} bytes of weights in {path.parent} ({error.strerror}); "
-                "make it larger or set weights.num_buffers=1",
-            ) from error
-        finally:
-            os.close(descriptor)
-
-    def is_there(self) -> bool:
-        """False where somebody removed or cut the file: nobody else can map it any more, and a write may be SIGBUS."""
-        try:
-            found = os.stat(self.path)
-            whole = found.st_ino == self._inode and found.st_size >= HEADER_BYTES + self.capacity_bytes
-        except FileNotFoundError:
-            whole = False
-        if not whole:
-            logger.warning("%s was removed or cut by somebody else; it is made again", self.path)
-        return whole
-
-    def stamp(self, version: int) -> None:
-        _STAMP.pack_into(self.map, 0, _MAGIC, version)
-
-    def buffer(self) -> Tensor:
-        return torch.frombuffer(self.map, dtype=torch.uint8, offset=HEADER_BYTES)
-
-    def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
 
 
 class _StagedSegment:
     """See StagedVersion."""
 
-    def __init__(self, segment: _Segment, layout: Layout, version: int, step: int) -> None:
+    def __init__(self, segment: Segment, layout: Layout, version: int, step: int) -> None:
         self._segment = segment
         self._layout = layout
         self.version = version
@@ -107,14 +51,8 @@ class ShmWriter:
     """
 
     def __init__(self, settings: SenderSettings, *, directory: Path = DIRECTORY) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", settings.run_id):
-            raise ValueError(f"run_id must be 1 to 100 letters, digits, '.', '_' or '-', got {settings.run_id!r}")
-        self._prefix = f"headrace-{settings.run_id}-weights-"
-        self._directory = Path(directory)
         self._bucket_bytes = settings.bucket_bytes
-        self._incarnation = secrets.token_hex(4)
-        self._num_created = 0
-        self._pool = BufferPool(settings.num_buffers, self._create)
+        self._pool = BufferPool(settings.num_buffers, SegmentFiles(settings.run_id, directory).create)
 
     @property
     def num_free(self) -> int:
@@ -128,8 +66,8 @@ class ShmWriter:
         with self._pool.filling(layout.nbytes, version) as segment:
             if segment is None:
                 return None
-            segment.stamp(_OVERWRITING)
-            flatten_into(segment.buffer(), tensors, layout)
+            segment.stamp(OVERWRITING)
+            flatten_into(torch.frombuffer(segment.map, dtype=torch.uint8, offset=HEADER_BYTES), tensors, layout)
             segment.stamp(version)
         return _StagedSegment(segment, layout, version, step)
 
@@ -140,19 +78,6 @@ class ShmWriter:
     def close(self) -> None:
         """See WeightSender. Readers that still map a segment keep their bytes."""
         self._pool.close()
-
-    def _create(self, nbytes: int) -> _Segment:
-        if not self._num_created:
-            self._remove_leftovers()
-        path = self._directory / f"{self._prefix}{self._incarnation}-{self._num_created}"
-        self._num_created += 1
-        return _Segment(path, nbytes)
-
-    def _remove_leftovers(self) -> None:
-        ours = re.compile(re.escape(self._prefix) + r"[0-9a-f]{8}-\d+")
-        for path in self._directory.iterdir():
-            if ours.fullmatch(path.name):
-                path.unlink(missing_ok=True)
 
 
 class ShmReader:
@@ -192,9 +117,9 @@ class ShmReader:
 
     def check_unchanged(self) -> None:
         """See WeightReceiver."""
-        magic, version = _STAMP.unpack_from(self._open(), 0)
-        if magic != _MAGIC or version != self._manifest.version:
-            inside = "bytes being overwritten" if version == _OVERWRITING else f"version {version}"
+        version = read_stamp(self._open())
+        if version != self._manifest.version:
+            inside = "bytes being overwritten" if version == OVERWRITING else f"version {version}"
             raise WeightsMismatch(
                 f"{self._manifest.location} holds {inside}, not version {self._manifest.version}: it was released"
             )
