@@ -11,7 +11,7 @@ await engine.close()
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from headrace.actors.generator.group_ranks import Broadcast, Ranks
 from headrace.actors.messages import Completion, Generate
@@ -48,10 +48,6 @@ class Engine(Protocol):
     def num_running(self) -> int:
         """Requests in flight."""
 
-    @property
-    def ranks(self) -> Ranks:
-        """Its workers in a collective broadcast."""
-
     async def start(self) -> None:
         """Load the model. Raises EngineDied or ValueError (bad path, bad setting) with what to do."""
 
@@ -60,14 +56,9 @@ class Engine(Protocol):
         Raises ValueError where prompt + max_tokens exceed the context, EngineDied where the engine is gone,
         and ValueError where the engine returned no log-probs (they are never invented)."""
 
-    async def stage_weights(self, manifest: Manifest, broadcast: Broadcast | None = None) -> StageTimings:
+    async def stage_weights(self, manifest: Manifest) -> StageTimings:
         """Bring the version near; check names, shapes, dtypes and every checksum, while decoding goes on. Replaces what
-        was staged before. `broadcast`: where the ranks receive it. Raises WeightsMismatch, or GroupBroken: the old
-        version stays in service."""
-
-    async def load_arriving(self, manifest: Manifest, broadcast: Broadcast) -> CommitTimings:
-        """Stage and commit at once, without a staging buffer: pause, load each verified bucket as it arrives, resume.
-        Raises as both; once a part is loaded any failure is EngineDied."""
+        was staged before. Raises WeightsMismatch: the old version stays in service."""
 
     async def commit_weights(self, manifest: Manifest) -> CommitTimings:
         """Switch to the staged version. Tokens sampled afterwards carry `manifest.version`, also in requests in flight.
@@ -75,3 +66,19 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Release everything; pending requests raise EngineDied. Idempotent."""
+
+
+@runtime_checkable
+class CollectiveEngine(Engine, Protocol):
+    """An engine whose workers can be ranks of a broadcast (weights=nccl)."""
+
+    @property
+    def ranks(self) -> Ranks:
+        """Its workers in a collective broadcast."""
+
+    async def receive_weights(self, manifest: Manifest, broadcast: Broadcast) -> StageTimings:
+        """As `stage_weights`, of what is broadcast now. Raises GroupBroken too."""
+
+    async def load_arriving(self, manifest: Manifest, broadcast: Broadcast) -> CommitTimings:
+        """Receive and commit at once, without a staging buffer: pause, load each verified bucket as it arrives, resume.
+        Raises as both; once a part is loaded any failure is EngineDied."""

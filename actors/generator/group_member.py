@@ -4,7 +4,7 @@ only; what a worker does is in the engine's `ranks` (group_ranks.py, vllm_group.
 
 from __future__ import annotations
 
-from headrace.actors.generator.engine import Engine
+from headrace.actors.generator.engine import CollectiveEngine, Engine
 from headrace.actors.messages import AbortGroup, GatherGroup, GroupAborted, GroupJoined, GroupReady, JoinGroup
 from headrace.transport import Actor, handles
 
@@ -14,18 +14,25 @@ class GroupMember(Actor):
 
     _engine: Engine
 
+    @property
+    def collective_engine(self) -> CollectiveEngine:
+        if not isinstance(self._engine, CollectiveEngine):
+            raise ValueError(f"{type(self._engine).__name__} takes part in no broadcast; use weights=shm, for example")
+        return self._engine
+
     @handles(GatherGroup, concurrent=True)
     async def gather(self, message: GatherGroup) -> GroupReady:
         """Raises where a worker does not answer."""
-        return GroupReady(await self._engine.ranks.count(), self._engine.version)
+        engine = self.collective_engine
+        return GroupReady(await engine.ranks.count(), engine.version)
 
     @handles(JoinGroup, concurrent=True)
     async def join_group(self, message: JoinGroup) -> GroupJoined:
         """Raises GroupBroken at the deadline, or where it is aborted. Not one of the updates, which wait for each
         other: an abort ends it, and the next group may be joined at once."""
-        await self._engine.ranks.join(message)
+        await self.collective_engine.ranks.join(message)
         return GroupJoined(message.group)
 
     @handles(AbortGroup, concurrent=True)
     async def abort_group(self, message: AbortGroup) -> GroupAborted:
-        return GroupAborted(await self._engine.ranks.abort(message.group))
+        return GroupAborted(await self.collective_engine.ranks.abort(message.group))

@@ -160,7 +160,7 @@ class ScriptedEngine:
         await self._resumed.wait()
         self._check_alive()
 
-    async def stage_weights(self, manifest: Manifest, broadcast: Broadcast | None = None) -> StageTimings:
+    async def stage_weights(self, manifest: Manifest) -> StageTimings:
         self._check_alive()
         await asyncio.sleep(self._stage_s)
         failure, self.fail_next_stage = self.fail_next_stage, None
@@ -188,8 +188,11 @@ class ScriptedEngine:
             self._resumed.set()
         return CommitTimings(self._pause_s, self._pause_s, running)
 
+    async def receive_weights(self, manifest: Manifest, broadcast: Broadcast) -> StageTimings:
+        return await self.stage_weights(manifest)
+
     async def load_arriving(self, manifest: Manifest, broadcast: Broadcast) -> CommitTimings:
-        await self.stage_weights(manifest, broadcast)
+        await self.stage_weights(manifest)
         return await self.commit_weights(manifest)
 
     def die(self, reason: str = "scripted death") -> None:

@@ -134,11 +134,14 @@ class TorchEngine:
         finally:
             self._pending.discard(future)
 
-    async def stage_weights(self, manifest: Manifest, broadcast: Broadcast | None = None) -> StageTimings:
+    async def receive_weights(self, manifest: Manifest, broadcast: Broadcast) -> StageTimings:
+        """See CollectiveEngine."""
+        self._alive()
+        return await self._staged.receive(manifest, self._expected, self._rank, broadcast)
+
+    async def stage_weights(self, manifest: Manifest) -> StageTimings:
         """See Engine."""
         self._alive()
-        if broadcast is not None:
-            return await self._staged.receive(manifest, self._expected, self._rank, broadcast)
         return await self._staged.stage(manifest, self._expected, self._held)
 
     async def commit_weights(self, manifest: Manifest) -> CommitTimings:
@@ -156,7 +159,7 @@ class TorchEngine:
         return CommitTimings(time.perf_counter() - started, load_s, requests_running)
 
     async def load_arriving(self, manifest: Manifest, broadcast: Broadcast) -> CommitTimings:
-        """See Engine. The thread that decodes receives: nothing is decoded meanwhile."""
+        """See CollectiveEngine. The thread that decodes receives: nothing is decoded meanwhile."""
         loop = self._alive()
         check_version(manifest, self._expected)
         requests_running = self.num_running

@@ -46,9 +46,10 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Linger:
-    """Members that want `version` wait for others, which are committing; after a little while call `linger_over`."""
+    """Members that are ready for a round wait for others, which are committing; after a little while call
+    `linger_over`."""
 
-    version: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +128,9 @@ class Rollout:
         self._held: int | None = None
         self._syncing = False
         self._withdrawn = False
-        self._in_round = False
-        self._lingered: int | None = None  # the version for which others are, or were, waited for
-        self._impatient = False
+        self._in_round: int | None = None  # the version that is broadcast now
+        self._linger = 0  # the number of the wait before the next round
+        self._lingering: Literal["no", "waiting", "over"] = "no"
 
     @property
     def newest(self) -> int:
@@ -224,13 +225,13 @@ class Rollout:
 
     def round_over(self) -> list[Action]:
         """Nothing of the round is under way any more."""
-        self._in_round = False
+        self._in_round = None
         return self._settle()
 
-    def linger_over(self, version: int) -> list[Action]:
-        """The members that want `version` have waited long enough for the others."""
-        if version == self._lingered:
-            self._impatient = True
+    def linger_over(self, number: int) -> list[Action]:
+        """The others were waited for long enough."""
+        if number == self._linger and self._lingering == "waiting":
+            self._lingering = "over"
         return self._settle()
 
     def withdraw(self) -> list[Action]:
@@ -284,16 +285,16 @@ class Rollout:
         """Of two versions that are wanted the older first: only evaluators want it, and only until they have it."""
         due = {member.name: self._due(member) for member in self._members.values()}
         versions = [version for version in due.values() if version is not None and self._is_collective(version)]
-        if self._in_round or not versions:
+        if self._in_round is not None or not versions:
             return []
         version = min(versions)
         committing = any(member.phase == "committing" for member in self._members.values())
-        if committing and not (self._lingered == version and self._impatient):
-            if self._lingered == version:
-                return []
-            self._lingered, self._impatient = version, False
-            return [Linger(version)]
-        self._lingered, self._in_round = None, True
+        if committing and self._lingering == "waiting":
+            return []
+        if committing and self._lingering == "no":
+            self._linger, self._lingering = self._linger + 1, "waiting"
+            return [Linger(self._linger)]
+        self._lingering, self._in_round = "no", version
         members = [member for member in self._members.values() if due[member.name] == version]
         for member in members:
             member.phase, member.target = "staging", version
@@ -341,7 +342,7 @@ class Rollout:
         return [Synced(self._held, self._steps[self._held], failed)]
 
     def _release(self) -> list[Action]:
-        needed = {member.target for member in self._members.values()}
+        needed = {self._in_round, *(member.target for member in self._members.values())}
         if not self._withdrawn:
             needed.add(self._newest)
         if self._syncing:
