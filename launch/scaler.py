@@ -188,7 +188,9 @@ class Scaler:
         policy = self._settings.restart_policy
         timeout_s = policy.start_timeout_s * (policy.max_failed_starts + 1)
         name = plan.name
-        came = await self._until(lambda: bool(self._joining[name]) or self._is_up(name), timeout_s, say, f"{name}")
+        came = await self._until(
+            lambda: bool(self._joining[name]) or self._is_up(name), timeout_s, say, f"{name} to be up"
+        )
         if came and not self._joining[name]:
             return
         why = self._joining[name] or f"it was not up within {timeout_s:g} s"
