@@ -64,6 +64,20 @@ WAITS_WITHOUT_DEADLINE = {
     "actors/generator/vllm_engine.py VllmEngine.generate: await self._running.wait()":
         "for the length of an update, which ends or ends the engine; the asker's deadline cancels it",
     "actors/generator/vllm_engine.py VllmEngine.close: await self._watcher": "cancelled one line before",
+    "actors/relay/actor.py Relay.local: await asyncio.shield(self._fetch(manifest))":
+        "a fetch that does not move ends after patience_s; the asker's deadline cancels it",
+    "actors/relay/actor.py Relay._bring_in_turn: async with self._one_fetch":
+        "held by another fetch, which ends after patience_s without a bucket",
+    "actors/generator/vllm_server_client.py VllmServerClient._call: "
+    "async with self._session.request(method, self.url + route, json=body, timeout=timeout)":
+        "the HTTP client's own deadline, for the whole call",
+    "actors/generator/vllm_server_engine.py VllmServerEngine._generate: await self._serving.wait()":
+        "for the length of an update, which ends or ends the engine; the asker's deadline cancels it",
+    "actors/generator/vllm_server_engine.py VllmServerEngine._unless_dead: "
+    "await asyncio.wait({task, death}, return_when=asyncio.FIRST_COMPLETED)":
+        "each HTTP call of the task has a deadline; the engine's death ends it",
+    "actors/generator/vllm_server_engine.py VllmServerEngine._unless_dead: await task": "done already",
+    "actors/generator/vllm_server_engine.py VllmServerEngine.close: await self._watcher": "cancelled one line before",
     "actors/parameter_server/actor.py ParameterServer.sync_evaluators: await self._synced":
         "ends with the asks of its members, each with a deadline; the asker's deadline cancels it",
     "actors/parameter_server/actor.py ParameterServer._tell: "
@@ -83,6 +97,9 @@ TASKS = {
     "actors/environment/phases.py within": "its result is taken in the same call, or it is kept and looked at",
     "actors/generator/actor.py Generator._update": "kept; its exception reaches the asker and the log",
     "actors/generator/vllm_engine.py VllmEngine.start": "kept; its exception ends the engine",
+    "actors/generator/vllm_server_engine.py VllmServerEngine._unless_dead": "its result is taken in the same call",
+    "actors/generator/vllm_server_engine.py VllmServerEngine.start": "kept; its exception ends the engine",
+    "actors/generator/vllm_server_nccl.py _together": "their results are taken in the same call",
     "actors/grader/worker_pool.py WorkerPool._start_worker": "kept; its exception is logged, its request fails by name",
 }
 

@@ -44,8 +44,12 @@ class StagedWeights:
         self.drop()
         check_version(manifest, expected)
         received = await rank.receive(manifest, broadcast)
-        self._manifest, self._receiver, self.base = manifest, received, None
+        self.adopt(manifest, received)
         return StageTimings(send_s=received.send_s, verify_s=received.verify_s)
+
+    def adopt(self, manifest: Manifest, receiver: WeightReceiver) -> None:
+        """A version that is near and verified already."""
+        self._manifest, self._receiver, self.base = manifest, receiver, None
 
     def of(self, version: int) -> WeightReceiver:
         """Raises WeightsMismatch where another version is staged, or none."""

@@ -14,13 +14,15 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace.actors.generator.adapter import AdapterRefused, missing_base
+from headrace.actors.generator.adapter import AdapterRefused, check_version, missing_base
 from headrace.actors.generator.engine import CommitTimings, EngineDied, StageTimings
 from headrace.actors.generator.engine_environment import engine_environment
+from headrace.actors.generator.group_ranks import Broadcast
 from headrace.actors.generator.kv_policy import KvPolicy
 from headrace.actors.generator.limits import check_request
 from headrace.actors.generator.staged_weights import StagedWeights
 from headrace.actors.generator.vllm_lora import VllmLora, check_no_adapter
+from headrace.actors.generator.vllm_group import WORKER, InWorkers, VllmRanks
 from headrace.actors.generator.vllm_requests import completion, sampling_params
 from headrace.actors.generator.vllm_weights import BACKEND
 from headrace.actors.messages import Completion, Generate
@@ -113,6 +115,8 @@ class VllmEngine:
         self._held: Manifest | None = None  # the full weights in the model; None: those of model_path
         self._lora = None if lora_rank is None else VllmLora(lora_rank)
         self._staged = StagedWeights()
+        self._arriving: dict[str, Any] = {}  # where a version without a staging buffer is broadcast
+        self._ranks = VllmRanks(self._alive)
         self._callers: set[asyncio.Task[Any]] = set()
         self._watcher: asyncio.Task[None] | None = None
         self._death: str | None = "it was not started"
@@ -165,7 +169,7 @@ class VllmEngine:
 
             self._context_tokens = context_length(self._model_path, self._max_model_len)
             self._expected = expected_weights(self._model_path)
-            of_lora = {} if self._lora is None else self._lora.arguments(linear_layers(self._model_path))
+            of_lora = {"worker_extension_cls": WORKER} if self._lora is None else self._lora.arguments(linear_layers(self._model_path))
             arguments = AsyncEngineArgs(
                 **{**_whole_prompts_on_a_cpu(self._context_tokens), **of_lora, **self._arguments},
                 max_model_len=self._context_tokens,
@@ -220,6 +224,35 @@ class VllmEngine:
             self._lora.check(manifest)
         return await self._staged.stage(manifest, self._expected, self._held)
 
+    @property
+    def ranks(self) -> VllmRanks:
+        return self._ranks
+
+    async def receive_weights(self, manifest: Manifest, broadcast: Broadcast) -> StageTimings:
+        """See CollectiveEngine."""
+        self._alive()
+        self._staged.drop()
+        self._check_broadcast(manifest)
+        timings = await self._ranks.receive(manifest, broadcast)
+        self._staged.adopt(manifest, InWorkers())
+        return timings
+
+    async def load_arriving(self, manifest: Manifest, broadcast: Broadcast) -> CommitTimings:
+        """See CollectiveEngine. The workers receive while nothing is stepped; any failure of theirs is the engine's,
+        for vLLM's model is taken apart by then."""
+        self._check_broadcast(manifest)
+        self._staged.adopt(manifest, InWorkers())
+        self._arriving = {"group": broadcast.group, "timeout_s": broadcast.timeout_s}
+        try:
+            return await self.commit_weights(manifest)
+        finally:
+            self._arriving = {}
+
+    def _check_broadcast(self, manifest: Manifest) -> None:
+        if self._lora is not None:
+            raise WeightsMismatch("weights=nccl sends whole models; use weights=shm with generator.engine.lora_rank")
+        check_version(manifest, self._expected)
+
     async def commit_weights(self, manifest: Manifest) -> CommitTimings:
         """See Engine."""
         engine = self._alive()
@@ -267,7 +300,8 @@ class VllmEngine:
         full = manifest if manifest.adapter is None else missing_base(manifest, self._held)
         if full is not None:
             await engine.start_weight_update()
-            await engine.update_weights(WeightTransferUpdateRequest(update_info={"manifest": manifest_to_dict(full)}))
+            values = {"manifest": manifest_to_dict(full), **self._arriving}
+            await engine.update_weights(WeightTransferUpdateRequest(update_info=values))
             await engine.finish_weight_update()
             self._held = full
         if self._lora is not None:

@@ -36,7 +36,7 @@ class VllmServerClient:
     ) -> None:
         self.url = url.rstrip("/")
         self._control_s = control_timeout_s
-        self._update_s = update_timeout_s
+        self.update_timeout_s = update_timeout_s
         self._request_s = request_timeout_s
         self._session: ClientSession | None = None
 
@@ -59,7 +59,7 @@ class VllmServerClient:
 
     async def settings(self) -> dict[str, Any]:
         """vLLM's own configuration, as plain data."""
-        answer = await self._call("GET", "/server_info?config_format=json", timeout_s=self._update_s)
+        answer = await self._call("GET", "/server_info?config_format=json", timeout_s=self.update_timeout_s)
         config: dict[str, Any] = answer["vllm_config"]
         return config
 
@@ -80,7 +80,7 @@ class VllmServerClient:
 
     async def pause(self) -> None:
         """Requests in flight stay where they are, later ones queue."""
-        await self._call("POST", "/pause?mode=keep&clear_cache=false", timeout_s=self._update_s)
+        await self._call("POST", "/pause?mode=keep&clear_cache=false", timeout_s=self.update_timeout_s)
 
     async def resume(self) -> None:
         await self._call("POST", "/resume")
@@ -92,7 +92,7 @@ class VllmServerClient:
 
     async def label(self) -> str:
         """What its tokens are labelled with; "default" until somebody sets it."""
-        return str((await self._call("GET", "/weight_info", timeout_s=self._update_s))["weight_version"])
+        return str((await self._call("GET", "/weight_info", timeout_s=self.update_timeout_s))["weight_version"])
 
     async def set_label(self, label: str) -> None:
         await self._call("POST", "/update_weight_version", {"new_version": label})
@@ -102,16 +102,18 @@ class VllmServerClient:
         await self._call("POST", "/reset_prefix_cache?reset_running_requests=true")
 
     async def init_transfer(self, init_info: dict[str, Any]) -> None:
-        await self._call("POST", "/init_weight_transfer_engine", {"init_info": init_info}, timeout_s=self._update_s)
+        await self._call(
+            "POST", "/init_weight_transfer_engine", {"init_info": init_info}, timeout_s=self.update_timeout_s
+        )
 
     async def start_update(self) -> None:
-        await self._call("POST", "/start_weight_update", timeout_s=self._update_s)
+        await self._call("POST", "/start_weight_update", timeout_s=self.update_timeout_s)
 
     async def update(self, update_info: dict[str, Any]) -> None:
-        await self._call("POST", "/update_weights", {"update_info": update_info}, timeout_s=self._update_s)
+        await self._call("POST", "/update_weights", {"update_info": update_info}, timeout_s=self.update_timeout_s)
 
     async def finish_update(self, label: str) -> None:
-        await self._call("POST", "/finish_weight_update", {"weight_version": label}, timeout_s=self._update_s)
+        await self._call("POST", "/finish_weight_update", {"weight_version": label}, timeout_s=self.update_timeout_s)
 
     async def close(self) -> None:
         """Every call under way ends. Idempotent."""
@@ -121,13 +123,20 @@ class VllmServerClient:
 
     async def _rpc(self, method: str, **arguments: str) -> list[Any]:
         body = {"method": method, "kwargs": arguments}
-        results: list[Any] = (await self._call("POST", "/collective_rpc", body, timeout_s=self._update_s))["results"]
+        results: list[Any] = (await self._call("POST", "/collective_rpc", body, timeout_s=self.update_timeout_s))[
+            "results"
+        ]
         return results
 
     async def _call(
         self, method: str, route: str, body: dict[str, Any] | None = None, *, timeout_s: float | None = None
     ) -> Any:
-        import aiohttp
+        try:
+            import aiohttp
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                "generator/engine=vllm_server needs aiohttp, not installed here: pip install 'headrace[vllm-server]'"
+            ) from error
 
         if self._session is None:
             # No limit of its own: the actor's mailbox bounds the requests.

@@ -13,7 +13,7 @@ import base64
 from collections.abc import Awaitable
 from typing import Any
 
-from headrace.actors.generator.vllm_server_client import VllmServerClient
+from headrace.actors.generator.vllm_server_client import ServerGone, VllmServerClient
 from headrace.transport.weights import Manifest
 
 UNIQUE_ID_BYTES = 128
@@ -45,23 +45,27 @@ async def join(client: VllmServerClient, unique_id: bytes, joining: Awaitable[No
     """Make the group. `joining`: rank 0's initialisation, and then the one-element float32 all-reduce that vLLM's
     workers begin with."""
     info = init_info(unique_id, server_world_size=await client.world_size())
-    await _together(client.init_transfer(info), joining)
+    await _together(client.init_transfer(info), joining, client.update_timeout_s)
 
 
 async def update(client: VllmServerClient, manifest: Manifest, label: str, broadcasting: Awaitable[None]) -> None:
     """Between pause and resume. `broadcasting`: every tensor of the manifest, in its order, from rank 0."""
     await client.start_update()
-    await _together(client.update(update_info(manifest)), broadcasting)
+    await _together(client.update(update_info(manifest)), broadcasting, client.update_timeout_s)
     await client.finish_update(label)
 
 
-async def _together(one: Awaitable[None], other: Awaitable[None]) -> None:
-    """Until both are done; the first that fails ends the other, and is what is raised."""
-    tasks = [asyncio.ensure_future(one), asyncio.ensure_future(other)]
+async def _together(served: Awaitable[None], sent: Awaitable[None], timeout_s: float) -> None:
+    """Until both are done; the first that fails ends the other, and is what is raised. Raises ServerGone where one is
+    still out at the deadline."""
+    tasks = [asyncio.ensure_future(served), asyncio.ensure_future(sent)]
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        done, out = await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
             task.result()
+        if out:
+            late = "the server's workers" if tasks[0] in out else "rank 0"
+            raise ServerGone(f"{late} did not come to an end within {timeout_s:g} s")
     finally:
         for task in tasks:
             task.cancel()

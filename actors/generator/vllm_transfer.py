@@ -19,9 +19,11 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
+from headrace.actors.generator.vllm_group_worker import rank_of_this_worker
 from headrace.actors.generator.vllm_lora_worker import cover, uncover
 from headrace.transport.weights import Adapter, Bucket, Manifest, TensorSpec, open_weights
 
+COLLECTIVE = "nccl"
 _LAYERWISE_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
 
 
@@ -32,9 +34,12 @@ class StagedInit(WeightTransferInitInfo):  # type: ignore[misc]  # vllm is untyp
 
 @dataclass
 class StagedUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """`manifest`: a Manifest as plain values. It was verified before the pause."""
+    """`manifest`: a Manifest as plain values. It was verified before the pause, unless it is broadcast now, in
+    `group`: then each bucket is verified before it is loaded."""
 
     manifest: dict[str, Any]
+    group: str = ""
+    timeout_s: float = 0.0
 
 
 def manifest_to_dict(manifest: Manifest) -> dict[str, Any]:
@@ -80,13 +85,22 @@ class StagedWeightTransfer(WeightTransferEngine[StagedInit, StagedUpdate]):  # t
         """Tied names are left out: vLLM ties them itself. At the end: did the bytes stay ours meanwhile? Where anything
         fails the model is a mixture, but whole, so that another load can make it one version again."""
         try:
-            staged = open_weights(manifest_from_dict(update_info.manifest))
-            self.model.load_weights(staged.tensors())
-            staged.check_unchanged()
-            staged.close()
+            self._load(manifest_from_dict(update_info.manifest), update_info)
         except BaseException:
             self._abandon()
             raise
+
+    def _load(self, manifest: Manifest, update_info: StagedUpdate) -> None:
+        if update_info.group:
+            receiver = rank_of_this_worker().receiver
+            arriving = receiver.arriving(update_info.group, manifest, timeout_s=update_info.timeout_s)
+            self.model.load_weights(arriving)
+            return
+        received = manifest.transport == COLLECTIVE
+        staged = rank_of_this_worker().take(manifest.version) if received else open_weights(manifest)
+        self.model.load_weights(staged.tensors())
+        staged.check_unchanged()
+        staged.close()
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)

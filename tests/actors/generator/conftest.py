@@ -1,8 +1,9 @@
-"""A tiny Llama on disk, and a bench that drives any engine on an event loop of its own."""
+"""A tiny Llama on disk, and a bench that drives any engine on an event loop of its own; vllm_serve.py is importable."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from headrace.actors.generator.engine import CommitTimings
 from headrace.actors.messages import Completion, Generate
 from headrace.actors.session import Sampling
-from headrace.transport.weights import Manifest, SenderSettings
+from headrace.transport.weights import Manifest, SenderSettings, WeightSender, make_sender
 from headrace.transport.weights.layout import model_tensors
 from headrace.transport.weights.shm import ShmWriter
+
+sys.path[:0] = [str(Path(__file__).parent)]
+
+from vllm_serve import Server  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -48,10 +53,10 @@ def model_path(models: dict[str, LlamaForCausalLM], tmp_path_factory: pytest.Tem
 class Bench:
     """One started engine and the learner's end of its weights."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Any, writer: WeightSender | None = None) -> None:
         self.engine = engine
         self.loop = asyncio.new_event_loop()
-        self.writer = ShmWriter(SenderSettings(run_id="engine-contract", bucket_bytes=4096, num_buffers=4))
+        self.writer = writer or ShmWriter(SenderSettings(run_id="engine-contract", bucket_bytes=4096, num_buffers=4))
         self.version = 0
         self.run(engine.start(), timeout_s=540)
 
@@ -95,17 +100,44 @@ class Bench:
 
 
 @pytest.fixture(scope="session")
-def make_bench() -> Iterator[Callable[[Any], Bench]]:
+def make_bench() -> Iterator[Callable[..., Bench]]:
     """Benches that are closed at the end, whatever happens."""
     benches: list[Bench] = []
 
-    def make(engine: Any) -> Bench:
-        benches.append(Bench(engine))
+    def make(engine: Any, writer: WeightSender | None = None) -> Bench:
+        benches.append(Bench(engine, writer))
         return benches[-1]
 
     yield make
     for bench in benches:
         bench.close()
+
+
+@pytest.fixture(scope="module")
+def make_server() -> Iterator[Callable[[str], Server]]:
+    """A `vllm serve` of a model; it takes a minute to start, and ends with the module."""
+    servers: list[Server] = []
+
+    def make(model_path: str) -> Server:
+        servers.append(Server(model_path))
+        servers[-1].start()
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def make_checkpoint_sender(model_path: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], WeightSender]:
+    """Versions as folders, for an engine that reads nothing else. Closed by its bench."""
+
+    def make() -> WeightSender:
+        folder = tmp_path_factory.mktemp("weights")
+        settings = SenderSettings(run_id="bench", num_buffers=4, folder=folder, model_folder=Path(model_path))
+        return make_sender("checkpoint", settings)
+
+    return make
 
 
 @pytest.fixture(scope="session")

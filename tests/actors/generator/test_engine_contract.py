@@ -1,9 +1,10 @@
-"""What every engine promises: the same tests for the torch engine and for vLLM."""
+"""What every engine promises: the same tests for the torch engine, for vLLM, and for a vLLM server of somebody else."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,20 +12,29 @@ import pytest
 
 from headrace.transport.weights import WeightsMismatch
 from headrace.transport.weights.layout import model_tensors
-from headrace.transport.weights.shm import HEADER_BYTES
+
+SLOW = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(
     scope="module",
-    params=["torch", pytest.param("vllm", marks=[pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(600)])],
+    params=["torch", pytest.param("vllm", marks=SLOW), pytest.param("vllm_server", marks=SLOW)],
 )
-def bench(request: pytest.FixtureRequest, model_path: str, make_bench: Any) -> Any:
+def bench(
+    request: pytest.FixtureRequest, model_path: str, make_bench: Any, make_server: Any, make_checkpoint_sender: Any
+) -> Any:
     """One engine for the whole module: vLLM takes half a minute to start."""
     if request.param == "torch":
         from headrace.actors.generator.torch_engine import TorchEngine
 
         return make_bench(TorchEngine(model_path=model_path, max_batch=24))
     pytest.importorskip("vllm")
+    if request.param == "vllm_server":
+        from headrace.actors.generator.vllm_server_engine import VllmServerEngine
+
+        url = make_server(model_path).url
+        engine = VllmServerEngine(url=url, model_path=model_path, dtype="float32", prefix_cache="salt")
+        return make_bench(engine, make_checkpoint_sender())
     from headrace.actors.generator.vllm_engine import VllmEngine
 
     return make_bench(
@@ -164,10 +174,12 @@ def test_one_corrupted_byte_leaves_the_old_version(bench: Any, models: Any, prom
     bench.serve(models["first"])
     version = bench.engine.version
     manifest = bench.stage(model_tensors(models["second"]))
-    with open(manifest.location, "r+b") as file:
-        file.seek(HEADER_BYTES + manifest.nbytes // 2)
+    path = Path(manifest.location)
+    path = path / "model.safetensors" if path.is_dir() else path
+    with open(path, "r+b") as file:
+        file.seek(path.stat().st_size // 2)
         byte = file.read(1)[0]
-        file.seek(HEADER_BYTES + manifest.nbytes // 2)
+        file.seek(path.stat().st_size // 2)
         file.write(bytes([byte ^ 0x10]))
     with pytest.raises(WeightsMismatch, match="checksum"):
         bench.run(bench.engine.stage_weights(manifest))

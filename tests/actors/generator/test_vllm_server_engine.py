@@ -1,0 +1,144 @@
+"""An engine on a `vllm serve` of somebody else's: a real one, killed and started again; the contract is in
+test_engine_contract.py, what a scripted server does wrong in test_vllm_server_faults.py."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.actors.generator.engine import EngineDied
+from headrace.actors.generator.vllm_server_engine import VllmServerEngine
+from headrace.transport.weights import WeightsMismatch
+from headrace.transport.weights.layout import model_tensors
+
+pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.timeout(900)]
+pytest.importorskip("vllm")
+
+
+@pytest.fixture(scope="module")
+def server(model_path: str, make_server: Any) -> Any:
+    return make_server(model_path)
+
+
+@pytest.fixture
+def bench(server: Any, model_path: str, make_bench: Any, make_checkpoint_sender: Any) -> Any:
+    return make_bench(
+        VllmServerEngine(url=server.url, model_path=model_path, dtype="float32"), make_checkpoint_sender()
+    )
+
+
+def gap(bench: Any, model: Any, prompts: Any, forward_logprobs: Any) -> float:
+    gaps = []
+    for seed, prompt in enumerate(prompts[:8]):
+        completion = bench.generate(prompt, 24, temperature=0.7, seed=seed)
+        gaps.append(np.abs(completion.logprobs - forward_logprobs(model, prompt, completion.token_ids, 0.7)))
+    return float(np.concatenate(gaps).max())
+
+
+def test_a_server_that_goes_and_comes_back(
+    bench: Any, server: Any, models: Any, model_path: str, prompts: Any, forward_logprobs: Any
+) -> None:
+    """What it has after its restart is its own model; nobody takes that for the version that was loaded before."""
+    bench.serve(models["second"])
+    assert gap(bench, models["second"], prompts, forward_logprobs) <= 1e-4
+
+    async def killed_under_requests() -> Any:
+        running = [asyncio.ensure_future(bench.engine.generate(bench.request(p, 480))) for p in prompts[:16]]
+        await asyncio.sleep(0.3)
+        server.kill()
+        return await asyncio.gather(*running, return_exceptions=True)
+
+    ended = bench.run(killed_under_requests(), 60)
+    assert [type(end) for end in ended] == [EngineDied] * 16
+    with pytest.raises(EngineDied):
+        bench.generate(prompts[0], 2)
+    server.start(wait=False)
+    successor = VllmServerEngine(url=server.url, model_path=model_path, dtype="float32", start_timeout_s=400)
+    bench.run(bench.engine.close())
+    bench.engine = successor  # waits for the server
+    bench.run(successor.start(), 540)
+    assert successor.version == 0
+    assert gap(bench, models["first"], prompts, forward_logprobs) <= 1e-4
+    bench.serve(models["second"])
+    assert gap(bench, models["second"], prompts, forward_logprobs) <= 1e-4
+
+
+def test_a_server_whose_labels_somebody_else_sets_is_left(bench: Any, server: Any, models: Any, prompts: Any) -> None:
+    """As after a restart: the tokens carry a label that this engine gave to nothing."""
+    bench.serve(models["second"])
+    stranger = VllmServerEngine(url=server.url, model_path=bench.engine._model_path)
+    bench.run(stranger.start())
+    with pytest.raises(EngineDied, match="was restarted, or somebody else steers it"):
+        bench.generate(prompts[0], 4)
+    bench.run(stranger.close())
+
+
+def test_a_folder_that_vanishes_between_stage_and_commit(
+    bench: Any, models: Any, prompts: Any, forward_logprobs: Any
+) -> None:
+    """vLLM's model is broken by a load that fails: the old version is loaded again before anything is served."""
+    bench.serve(models["second"])
+    version = bench.engine.version
+    manifest = bench.stage(model_tensors(models["first"]))
+    bench.run(bench.engine.stage_weights(manifest))
+    shutil.rmtree(manifest.location)
+    with pytest.raises(WeightsMismatch, match=f"failed to load, version {version} serves on"):
+        bench.run(bench.engine.commit_weights(manifest))
+    assert bench.engine.version == version
+    assert gap(bench, models["second"], prompts, forward_logprobs) <= 1e-4
+    assert set(bench.generate(prompts[0], 4).versions.tolist()) == {version}
+
+
+def test_keys_and_values_are_computed_anew_where_asked(
+    server: Any, model_path: str, make_bench: Any, make_checkpoint_sender: Any, models: Any, prompts: Any,
+    forward_logprobs: Any,
+) -> None:  # fmt: skip
+    """kv=recompute: what follows the update is what the new weights alone make of the whole text."""
+    engine = VllmServerEngine(url=server.url, model_path=model_path, kv="recompute", prefix_cache="salt")
+    bench = make_bench(engine, make_checkpoint_sender())
+
+    async def update_while_running() -> Any:
+        running = asyncio.ensure_future(bench.engine.generate(bench.request(prompts[0], 400, seed=1)))
+        await asyncio.sleep(0.3)
+        await bench.update(models["second"])
+        return await running
+
+    completion = bench.run(update_while_running())
+    boundary = int((completion.versions == 0).sum())
+    assert 0 < boundary < 400
+    expected = forward_logprobs(models["second"], prompts[0], completion.token_ids, 1.0)
+    assert np.abs(completion.logprobs[boundary:] - expected[boundary:]).max() <= 1e-4
+
+
+def test_another_model_is_refused_with_what_differs(server: Any, tmp_path: Path) -> None:
+    from transformers import LlamaConfig
+
+    LlamaConfig(
+        vocab_size=130, hidden_size=96, intermediate_size=64, num_hidden_layers=3, num_attention_heads=3,
+        head_dim=32, architectures=["LlamaForCausalLM"], max_position_embeddings=1024,
+    ).save_pretrained(tmp_path)  # fmt: skip
+    engine = VllmServerEngine(url=server.url, model_path=str(tmp_path), dtype="bfloat16")
+    with pytest.raises(ValueError, match="does not fit this run") as caught:
+        asyncio.run(_start_and_close(engine))
+    for part in (
+        "--max-model-len is 512, the run needs 1024",
+        "--dtype is float32, the run's inference.dtype is bfloat16",
+        "its vocabulary: 128, the run's: 130",
+        "its hidden size: 64, the run's: 96",
+        "its layers: 2, the run's: 3",
+        "Start it as: VLLM_SERVER_DEV_MODE=1 vllm serve",
+        "--logprobs-mode processed_logprobs --no-enable-chunked-prefill",
+    ):
+        assert part in str(caught.value)
+
+
+async def _start_and_close(engine: VllmServerEngine) -> None:
+    try:
+        await asyncio.wait_for(engine.start(), 240)
+    finally:
+        await engine.close()

@@ -1,0 +1,350 @@
+"""Versions cross to another host once, whole or as what changed, through everything that may happen on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.actors.messages import FetchBucket, WeightsBucket
+from headrace.actors.relay.actor import Relay
+from headrace.transport.network import Lane
+from headrace.transport.weights import Manifest
+
+NUM_BUCKETS = 8
+FULL_BYTES = NUM_BUCKETS * 65_536
+
+
+class Gate:
+    """Lets the first `num` buckets pass, and the rest once it is open."""
+
+    def __init__(self, num: int) -> None:
+        self._num = num
+        self.open = asyncio.Event()
+        self.reached = asyncio.Event()
+
+    async def __call__(self, number: int, ask: FetchBucket, reply: WeightsBucket) -> WeightsBucket:
+        if number > self._num:
+            self.reached.set()
+            await self.open.wait()
+        return reply
+
+
+def test_a_host_receives_once_whatever_the_number_of_its_engines(play: Any) -> None:
+    async def body(world: Any) -> None:
+        await world.start()
+        await world.start_relay()
+        engines = [await world.start_generator(i) for i in range(3)]
+        await world.publish(1)
+        for engine in engines:
+            await world.serves(engine, 1)
+        assert world.source.num_bytes(1) == FULL_BYTES
+        assert len({location for engine in engines for location in engine.locations}) == 1
+        late = await world.start_generator(3)
+        await world.serves(late, 1)
+        assert len(world.source.asked) == NUM_BUCKETS, "who joins late reads what is here"
+        await world.publish(2)
+        for engine in [*engines, late]:
+            await world.serves(engine, 2)
+        assert world.source.kinds(2) == {"delta": NUM_BUCKETS}
+        assert world.source.num_bytes(2) < FULL_BYTES / 4
+
+    play(body)
+
+
+def test_engines_on_the_learners_node_read_its_memory(play: Any) -> None:
+    async def body(world: Any) -> None:
+        await world.start()
+        engine = await world.start_generator(node="training")
+        manifest = await world.publish(1)
+        await world.serves(engine, 1)
+        assert engine.locations == [manifest.location.removeprefix("training:")]
+        assert not world.source.asked
+
+    play(body)
+
+
+def test_without_delta_every_version_comes_whole_and_the_source_keeps_no_copy(play: Any) -> None:
+    async def body(world: Any) -> None:
+        await world.start()
+        await world.start_relay(delta=False)
+        engine = await world.start_generator()
+        for version in (1, 2):
+            await world.publish(version)
+            await world.serves(engine, version)
+            assert world.source.kinds(version) == {"full": NUM_BUCKETS}
+        assert not world.source._source._copies
+
+    play(body)
+
+
+def test_every_so_many_versions_one_comes_whole(play: Any) -> None:
+    async def body(world: Any) -> None:
+        await world.start()
+        await world.start_relay(full_every=3)
+        engine = await world.start_generator()
+        for version in range(1, 8):
+            await world.publish(version)
+            await world.serves(engine, version)
+        whole = [version for version in range(1, 8) if world.source.kinds(version) == {"full": NUM_BUCKETS}]
+        assert whole == [1, 4, 7]
+        assert len(world.source._source._copies) == 2, "bounded"
+
+    play(body)
+
+
+def test_a_bucket_that_is_damaged_on_the_way_is_asked_for_again(play: Any) -> None:
+    """Whole ones and deltas; also a delta that is no delta at all."""
+
+    async def damage(number: int, ask: FetchBucket, reply: WeightsBucket) -> WeightsBucket:
+        if number not in (3, NUM_BUCKETS + 3, NUM_BUCKETS + 4):
+            return reply
+        data = reply.data.copy()
+        data[len(data) // 2 if number != NUM_BUCKETS + 4 else 0] ^= 0x40
+        return WeightsBucket(reply.kind, data)
+
+    async def body(world: Any) -> None:
+        await world.start(damage)
+        await world.start_relay()
+        engine = await world.start_generator()
+        for version, damaged in ((1, 1), (2, 2)):
+            await world.publish(version)
+            await world.serves(engine, version)
+            assert world.source.kinds(version).total() == NUM_BUCKETS + damaged
+            assert world.source.kinds(version)["full"] == (NUM_BUCKETS + 1 if version == 1 else damaged)
+        await world.until(lambda: [r["buckets_damaged"] for r in world.listener.relayed] == [1.0, 2.0])
+
+    play(body)
+
+
+def test_what_is_always_damaged_is_never_served(play: Any) -> None:
+    damaged = True
+
+    async def damage(number: int, ask: FetchBucket, reply: WeightsBucket) -> WeightsBucket:
+        if not damaged or ask.version != 2 or ask.index != 5:
+            return reply
+        return WeightsBucket("full", np.zeros(65_536, dtype=np.uint8))
+
+    async def body(world: Any) -> None:
+        nonlocal damaged
+        await world.start(damage)
+        await world.start_relay()
+        engine = await world.start_generator()
+        await world.publish(1)
+        await world.serves(engine, 1)
+        await world.publish(2)
+        await world.until(lambda: world.listener.evictions == 1)
+        assert engine.version == 1
+        damaged = False
+        await world.publish(3)
+        await world.serves(engine, 3)
+        assert 2 not in engine.loaded
+
+    play(body)
+
+
+def test_a_connection_that_breaks_in_the_middle_costs_only_what_was_under_way(play: Any) -> None:
+    async def body(world: Any) -> None:
+        async def cut(number: int, ask: FetchBucket, reply: WeightsBucket) -> WeightsBucket:
+            if number == 3:
+                pair = world.runtimes["source"].incarnation, world.runtimes["relay0"].incarnation
+                world.network.lose(*pair, Lane.BULK, 1)
+            return reply
+
+        await world.start(cut)
+        await world.start_relay()
+        engine = await world.start_generator()
+        await world.publish(1)
+        await world.serves(engine, 1)
+        assert world.network.num_lost == 1
+        assert NUM_BUCKETS < len(world.source.asked) <= NUM_BUCKETS + 5, "four are under way at once"
+
+    play(body)
+
+
+def test_a_source_that_is_killed_and_restarted_is_asked_for_the_rest(play: Any) -> None:
+    async def body(world: Any) -> None:
+        gate = Gate(5)
+        await world.start(gate)
+        await world.start_relay()
+        engine = await world.start_generator()
+        first = world.source
+        await world.publish(1)
+        await gate.reached.wait()
+        await world.until(lambda: len(first.sent) == 5)
+        await asyncio.sleep(0.05)  # what was sent has arrived
+        world.kill("source")
+        second = await world.start_source()
+        await world.serves(engine, 1)
+        asked = [ask.index for ask in second.asked]
+        assert sorted({ask.index for ask, _ in first.sent} | set(asked)) == list(range(NUM_BUCKETS))
+        assert len(set(asked)) == NUM_BUCKETS - 5, "what has come is not asked for again"
+        await world.publish(2)
+        await world.serves(engine, 2)
+        kinds = world.source.kinds(2)
+        assert kinds["full"] == 5, "the source has no copy of what the first one sent"
+        assert kinds["delta"] == 3
+
+    play(body)
+
+
+def test_a_relay_that_is_killed_during_a_fetch_begins_anew_and_holds_no_base(play: Any) -> None:
+    async def body(world: Any) -> None:
+        await world.start()
+        await world.start_relay()
+        engine = await world.start_generator()
+        await world.publish(1)
+        await world.serves(engine, 1)
+        world.source.answer = gate = Gate(len(world.source.asked) + 3)
+        await world.publish(2)
+        await gate.reached.wait()
+        world.kill("relay0")
+        gate.open.set()
+        assert engine.version == 1
+        await world.start_relay()
+        await world.serves(engine, 2)
+        assert [ask.base for ask in world.source.asked[-NUM_BUCKETS:]] == [None] * NUM_BUCKETS
+        await world.publish(3)
+        await world.serves(engine, 3)
+        assert world.source.kinds(3) == {"delta": NUM_BUCKETS}
+
+    play(body)
+
+
+def test_a_base_that_is_gone_at_the_source_means_whole_buckets(play: Any) -> None:
+    async def body(world: Any) -> None:
+        await world.start()
+        await world.start_relay()
+        engine = await world.start_generator()
+        await world.publish(1)
+        await world.serves(engine, 1)
+        world.source._source._copies.clear()
+        await world.publish(2)
+        await world.serves(engine, 2)
+        assert world.source.kinds(2) == {"full": NUM_BUCKETS}
+        assert {ask.base for ask in world.source.asked if ask.version == 2} == {1}
+
+    play(body)
+
+
+def test_a_base_that_is_not_the_sources_is_noticed_and_whole_buckets_come(play: Any) -> None:
+    """Flip bytes of what the relay holds, behind its back: no engine serves what would come of it."""
+
+    async def body(world: Any) -> None:
+        await world.start()
+        relay: Relay = await world.start_relay()
+        engine = await world.start_generator()
+        await world.publish(1)
+        await world.serves(engine, 1)
+        relay._copies[1].buffer[100:110] ^= 0xFF
+        await world.publish(2)
+        await world.serves(engine, 2)
+        assert world.source.kinds(2) == {"delta": NUM_BUCKETS, "full": 1}
+
+    play(body)
+
+
+def test_on_a_slow_link_engines_serve_on_and_skip_what_was_superseded(play: Any) -> None:
+    async def body(world: Any) -> None:
+        await world.start()
+        await world.start_relay()
+        engine = await world.start_generator()
+        await world.publish(1)
+        await world.serves(engine, 1)
+        world.source.answer = gate = Gate(len(world.source.asked) + 2)
+        await world.publish(2)
+        await gate.reached.wait()
+        await world.publish(3)
+        await world.publish(4)
+        assert engine.version == 1
+        assert engine.num_running == 0
+        gate.open.set()
+        await world.serves(engine, 4)
+        assert engine.commits == [1, 2, 4]
+        assert 3 not in {ask.version for ask in world.source.asked}
+
+    play(body)
+
+
+def test_a_version_that_was_released_under_a_fetch_is_given_up_at_once(play: Any) -> None:
+    async def body(world: Any) -> None:
+        gate = Gate(2)
+        await world.start(gate, stage_timeout_s=0.3)
+        await world.start_relay()
+        engine = await world.start_generator()
+        await world.publish(1)
+        await gate.reached.wait()
+        await world.until(lambda: world.listener.evictions == 1)
+        world.source.answer = None
+        await world.publish(2)
+        gate.open.set()
+        await world.serves(engine, 2)
+        assert 1 not in engine.loaded
+
+    play(body)
+
+
+def test_buffers_are_freed_when_the_last_reader_has_loaded_or_died(play: Any) -> None:
+    async def body(world: Any) -> None:
+        await world.start()
+        relay: Relay = await world.start_relay()
+        fast = await world.start_generator(0)
+        await world.start_generator(1, stage_s=600.0)
+        await world.publish(1)
+        await world.serves(fast, 1)
+        await world.publish(2)
+        await world.serves(fast, 2)
+        assert set(relay._copies) == {1, 2}, "the slow one still reads version 1"
+        await world.publish(3)
+        world.kill("generator1")
+        await world.serves(fast, 3)
+        await world.until(lambda: set(relay._copies) == {3})
+        mine = [name for name in world.segments() if "-relay-0-" in name]
+        assert len(mine) == 2, "two buffers, whatever the number of versions"
+
+    play(body)
+
+
+def test_a_node_without_a_relay_says_so(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.actors.generator.near_weights._RELAY_START_S", 0.2)
+
+    async def body(world: Any) -> None:
+        await world.start()
+        await world.start_generator()
+        manifest: Manifest = await world.publish(1)
+        await world.until(lambda: world.listener.evictions == 1)
+        assert manifest.location.startswith("training:")
+
+    play(body)
+
+
+def test_nothing_is_left_in_shared_memory(play: Any) -> None:
+    worlds: list[Any] = []
+
+    async def body(world: Any) -> None:
+        await world.start()
+        await world.start_relay()
+        engine = await world.start_generator()
+        await world.publish(1)
+        await world.serves(engine, 1)
+        worlds.append(world)
+        assert len(world.segments()) == 3
+
+    play(body)
+    assert worlds[0].segments() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"full_every": 0}, "relay.full_every must be >= 1"),
+        ({"num_buffers": 1}, "relay.num_buffers must be >= 2"),
+        ({"buckets_in_flight": 0}, "in_flight must be >= 1"),
+        ({"patience_s": 0}, "patience_s must be > 0"),
+    ],
+)
+def test_settings_are_checked_at_construction(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Relay(run_id="x", **options)
