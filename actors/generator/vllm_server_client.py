@@ -139,8 +139,9 @@ class VllmServerClient:
             ) from error
 
         if self._session is None:
-            # No limit of its own: the actor's mailbox bounds the requests.
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+            # No limit of its own: the actor's mailbox bounds the requests. A connection for each: the server closes
+            # idle ones after 5 s, and a request that is under way just then would look as if the server had gone.
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True))
         total_s = self._control_s if timeout_s is None else timeout_s
         timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=min(_CONNECT_S, total_s))
         try:

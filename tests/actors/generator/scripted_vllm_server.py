@@ -29,6 +29,7 @@ class ScriptedVllmServer:
         self.label = "default"
         self.folder = "its own"
         self.paused = False
+        self.kept_alive = False
         self.calls: list[tuple[str, Any]] = []
         self.before: dict[str, Callable[[Any], Any]] = {}
         self.settings = SETTINGS
@@ -59,6 +60,7 @@ class ScriptedVllmServer:
     async def _answer(self, request: web.Request) -> web.Response:
         body = await request.json() if request.can_read_body else None
         route = request.path
+        self.kept_alive |= request.keep_alive
         self.calls.append((route, body))
         if route in self.before:
             happened = self.before[route](body)

@@ -173,6 +173,17 @@ def test_an_update_that_gets_no_answer_ends_the_engine_at_its_deadline(play: Any
     play(script, update_timeout_s=1.0)
 
 
+def test_no_connection_is_kept_for_the_server_to_close_under_a_request(play: Any) -> None:
+    """uvicorn closes idle connections after 5 s; a request on its way just then is reset, as if the server had died."""
+
+    async def script(scene: Scene) -> None:
+        await scene.update()
+        await scene.generate()
+        assert not scene.server.kept_alive
+
+    play(script)
+
+
 def test_a_load_that_fails_brings_the_old_version_back(play: Any, model_path: str) -> None:
     async def script(scene: Scene) -> None:
         failures = iter([True])
