@@ -21,8 +21,8 @@ from headrace.actors.generator.group_ranks import Broadcast
 from headrace.actors.generator.kv_policy import KvPolicy
 from headrace.actors.generator.limits import check_request
 from headrace.actors.generator.staged_weights import StagedWeights
-from headrace.actors.generator.vllm_lora import VllmLora, check_no_adapter
 from headrace.actors.generator.vllm_group import WORKER, InWorkers, VllmRanks
+from headrace.actors.generator.vllm_lora import VllmLora, check_no_adapter
 from headrace.actors.generator.vllm_requests import completion, sampling_params
 from headrace.actors.generator.vllm_weights import BACKEND
 from headrace.actors.messages import Completion, Generate
@@ -169,9 +169,11 @@ class VllmEngine:
 
             self._context_tokens = context_length(self._model_path, self._max_model_len)
             self._expected = expected_weights(self._model_path)
-            of_lora = {"worker_extension_cls": WORKER} if self._lora is None else self._lora.arguments(linear_layers(self._model_path))
+            worker: dict[str, Any] = {"worker_extension_cls": WORKER}
+            if self._lora is not None:
+                worker = self._lora.arguments(linear_layers(self._model_path))
             arguments = AsyncEngineArgs(
-                **{**_whole_prompts_on_a_cpu(self._context_tokens), **of_lora, **self._arguments},
+                **{**_whole_prompts_on_a_cpu(self._context_tokens), **worker, **self._arguments},
                 max_model_len=self._context_tokens,
                 weight_transfer_config=WeightTransferConfig(backend=BACKEND),
             )

@@ -62,7 +62,8 @@ class VllmRanks:
         return StageTimings(send_s, verify_s)
 
     async def abort(self, group: str) -> int:
-        return min(await self._call("headrace_group_abort", group))
+        progress: list[int] = await self._call("headrace_group_abort", group)
+        return min(progress)
 
     async def _until_done(self, timeout_s: float) -> list[dict[str, Any]]:
         deadline_s, poll_s = time.monotonic() + timeout_s + _GRACE_S, _MIN_POLL_S

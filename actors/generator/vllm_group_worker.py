@@ -1,8 +1,8 @@
 """Inside a vLLM worker: its rank in collective broadcasts. Joins and receives in a thread of its own, while the worker
 steps the model; every method returns at once, for vLLM calls all workers and waits.
 
-vLLM injects `GroupWorker` into its workers (worker_extension_cls); the engine's side is vllm_group.py. What was received
-waits here until vllm_transfer.py loads it.
+vLLM injects `GroupWorker` into its workers (worker_extension_cls); the engine's side is vllm_group.py. What was
+received waits here until vllm_transfer.py loads it.
 """
 
 from __future__ import annotations

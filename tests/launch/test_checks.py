@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.launch.checks import check_counts, check_values
+from headrace.launch.checks import check_counts, check_relays, check_values
 from headrace.launch.topology import ProcessPlan
 
 GOOD: dict[str, Any] = {
@@ -106,3 +106,34 @@ def test_a_topology_that_would_idle_for_ever_is_refused() -> None:
     without_learner = (ProcessPlan("dispatcher-0", "n", "dispatcher", ("dispatcher/0",)),)
     keys = {p.key for p in check_counts(without_learner, GOOD)}
     assert "topology.nodes.*.actors.learner.count" in keys
+
+
+def placed(**roles: str) -> tuple[ProcessPlan, ...]:
+    """One actor of each role on the nodes named, in a word: "a", "a b"."""
+    return tuple(
+        ProcessPlan(f"{role}-{i}", node, role, (f"{role}/{i}",))
+        for role, nodes in roles.items()
+        for i, node in enumerate(nodes.split())
+    )
+
+
+STREAM = {"weights": {"transport": "stream"}}
+
+
+def test_weights_for_other_hosts_need_a_relay_there_and_their_source_beside_the_learner() -> None:
+    whole = {"learner": "a", "parameter_server": "a", "generator": "a b", "evaluator": "c", "relay": "b c"}
+    assert check_relays(placed(**whole), STREAM) == []
+    assert check_relays(placed(learner="a", parameter_server="a", generator="a"), STREAM) == []
+    [elsewhere] = check_relays(placed(**whole | {"parameter_server": "b"}), STREAM)
+    assert elsewhere.key == "topology.nodes.b.actors.parameter_server"
+    assert "topology.nodes.a.actors" in elsewhere.fix
+    for relays, given in (("c", "0"), ("b b c", "2")):
+        [wrong] = check_relays(placed(**whole | {"relay": relays}), STREAM)
+        assert (wrong.key, wrong.given) == ("topology.nodes.b.actors.relay.count", given)
+        assert "relay: {count: 1}" in wrong.fix
+
+
+def test_other_means_need_no_relay() -> None:
+    assert (
+        check_relays(placed(learner="a", parameter_server="b", generator="b"), {"weights": {"transport": "shm"}}) == []
+    )

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from headrace.actors.messages import FetchBucket, WeightsBucket
+from headrace.actors.relay import fetch
 from headrace.actors.relay.actor import Relay
 from headrace.transport.network import Lane
 from headrace.transport.weights import Manifest
+from headrace.transport.weights.checksum import is_whole
 
 NUM_BUCKETS = 8
 FULL_BYTES = NUM_BUCKETS * 65_536
@@ -164,7 +166,12 @@ def test_a_connection_that_breaks_in_the_middle_costs_only_what_was_under_way(pl
     play(body)
 
 
-def test_a_source_that_is_killed_and_restarted_is_asked_for_the_rest(play: Any) -> None:
+def test_a_source_that_is_killed_and_restarted_is_asked_for_the_rest(
+    play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived = []
+    monkeypatch.setattr(fetch, "is_whole", lambda *args: arrived.append(is_whole(*args)) or arrived[-1])
+
     async def body(world: Any) -> None:
         gate = Gate(5)
         await world.start(gate)
@@ -173,8 +180,7 @@ def test_a_source_that_is_killed_and_restarted_is_asked_for_the_rest(play: Any) 
         first = world.source
         await world.publish(1)
         await gate.reached.wait()
-        await world.until(lambda: len(first.sent) == 5)
-        await asyncio.sleep(0.05)  # what was sent has arrived
+        await world.until(lambda: len(arrived) == 5)
         world.kill("source")
         second = await world.start_source()
         await world.serves(engine, 1)
