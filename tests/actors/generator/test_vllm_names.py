@@ -98,3 +98,27 @@ def test_a_manifest_survives_the_way_to_the_worker() -> None:
     for base in (None, manifest):
         upon = replace(manifest, version=4, adapter=Adapter(8, 16.0, ("model.up_proj",), base))
         assert manifest_from_dict(json.loads(json.dumps(manifest_to_dict(upon)))) == upon
+
+
+def test_the_servers_routes() -> None:
+    """What vllm_server_client.py calls, and what it sends and reads there."""
+    from vllm.entrypoints.launchers.cli_args import FrontendArgs
+    from vllm.entrypoints.rl.online.api_router import router as rl
+    from vllm.entrypoints.scale_out.token_in_token_out.api_router import router as tokens
+    from vllm.entrypoints.scale_out.token_in_token_out.protocol import GenerateRequest, GenerateTokensChoice
+    from vllm.entrypoints.serve.dev.cache.api_router import router as cache
+    from vllm.entrypoints.serve.dev.rpc.api_router import router as rpc
+    from vllm.entrypoints.serve.dev.server_info.api_router import router as info
+    from vllm.v1.worker.gpu_worker import Worker
+
+    routes = {route.path for router in (rl, tokens, cache, rpc, info) for route in router.routes}
+    assert routes >= {
+        *("/pause", "/resume", "/weight_info", "/update_weight_version", "/get_world_size"),
+        *("/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update"),
+        *("/inference/v1/generate", "/collective_rpc", "/server_info", "/reset_prefix_cache"),
+    }
+    assert {"token_ids", "sampling_params", "cache_salt"} <= set(GenerateRequest.model_fields)
+    assert {"token_ids", "logprobs", "weight_versions", "finish_reason"} <= set(GenerateTokensChoice.model_fields)
+    assert hasattr(Worker, "reload_weights")
+    assert hasattr(Worker, "get_model_inspection")
+    assert "enable_scale_out" in {field.name for field in dataclasses.fields(FrontendArgs)}
