@@ -8,10 +8,14 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from headrace.transport.weights import Manifest, SenderSettings, WeightReceiver, WeightSender, make_sender, open_weights
+from headrace.transport.weights.collective.communicator import GroupBroken
+from headrace.transport.weights.collective.receiver import CollectiveReceiver, ReceivedWeights
+from headrace.transport.weights.collective.sender import CollectiveSender
 from headrace.transport.weights.shm import HEADER_BYTES
 
 
@@ -76,4 +80,40 @@ class Checkpoint:
         shutil.rmtree(manifest.location)
 
 
-TRANSPORTS: list[Transport] = [Shm(), Checkpoint()]
+class Nccl:
+    """A broadcast to one other rank, over shared memory. What is near was verified as it came, and is again."""
+
+    name = "nccl"
+
+    def __init__(self) -> None:
+        self._senders: list[CollectiveSender] = []
+
+    def sender(self, folder: Path, **settings: Any) -> WeightSender:
+        given = SenderSettings(**{"run_id": "contract", "communicator": "memory", **settings})
+        self._senders.append(CollectiveSender(given))
+        return self._senders[-1]
+
+    def near(self, manifest: Manifest) -> WeightReceiver:
+        sender, group = self._senders[-1], secrets.token_hex(4)
+        receiver = CollectiveReceiver()
+        opened = sender.open_group(group, world_size=2, timeout_s=60, keep=())
+        receiver.join(group, *opened, rank=1, world_size=2, timeout_s=60)
+        sender.joined(group, 60)
+        with ThreadPoolExecutor(1) as pool:
+            sending = pool.submit(sender.send, group, manifest.version, timeout_s=60)
+            sending.add_done_callback(lambda done: receiver.abort(group) if done.exception() else None)
+            try:
+                return receiver.receive(group, manifest, timeout_s=60)
+            except GroupBroken:
+                sending.result()  # the cause
+                raise
+
+    def flip(self, manifest: Manifest, receiver: WeightReceiver, offset: int) -> None:
+        assert isinstance(receiver, ReceivedWeights)
+        receiver._open()[offset] ^= 0x10
+
+    def lose(self, manifest: Manifest) -> None:
+        self._senders[-1].release(manifest.version)
+
+
+TRANSPORTS: list[Transport] = [Shm(), Checkpoint(), Nccl()]
