@@ -1,4 +1,4 @@
-"""The smallest real run on two hosts: weights cross as deltas, through a relay, and whoever carries them may be killed."""
+"""The smallest real run on two hosts: weights cross as deltas through a relay; whoever carries them may be killed."""
 
 from __future__ import annotations
 

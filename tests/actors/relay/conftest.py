@@ -175,9 +175,12 @@ class World:
             assert asyncio.get_running_loop().time() < end_s, "the condition did not come true"
             await asyncio.sleep(0.002)
 
+    async def has_loaded(self, engine: ReadingEngine, version: int) -> None:
+        await self.until(lambda: version in engine.loaded)
+
     async def serves(self, engine: ReadingEngine, version: int) -> None:
         """Until it serves that version, whole."""
-        await self.until(lambda: version in engine.loaded)
+        await self.has_loaded(engine, version)
         np.testing.assert_array_equal(engine.loaded[version], self.bytes[version])
 
     def segments(self) -> list[str]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from headrace.actors.messages import FetchBucket, WeightsBucket
 from headrace.actors.relay import fetch
 from headrace.actors.relay.actor import Relay
 from headrace.transport.network import Lane
-from headrace.transport.weights import Manifest
+from headrace.transport.weights import Adapter, Manifest, open_weights
 from headrace.transport.weights.checksum import is_whole
 
 NUM_BUCKETS = 8
@@ -248,6 +250,76 @@ def test_a_base_that_is_not_the_sources_is_noticed_and_whole_buckets_come(play: 
         await world.publish(2)
         await world.serves(engine, 2)
         assert world.source.kinds(2) == {"delta": NUM_BUCKETS, "full": 1}
+
+    play(body)
+
+
+def odd_tensors(seed: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    matrix = torch.randn(300, 200, generator=generator)
+    return {
+        "matrix": matrix,
+        "tied": matrix,
+        "strided": torch.randn(64, 50, generator=generator)[:, ::3].t(),
+        "half": torch.randn(77_777, generator=generator).half(),
+        "tiny floats": torch.randn(999, generator=generator).to(torch.float8_e4m3fn),
+        "scalar": torch.tensor(float(seed)),
+        "empty": torch.zeros(0, 4),
+        "buffer": torch.randint(0, 9, (123,), generator=generator),
+        "nan": torch.tensor([float("nan"), float("inf"), -0.0], dtype=torch.bfloat16),
+    }
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+@pytest.mark.parametrize("delta", [False, True])
+def test_tensors_of_every_kind_cross_as_they_are(delta: bool, play: Any) -> None:
+    async def body(world: Any) -> None:
+        await world.start()
+        relay: Relay = await world.start_relay(delta=delta)
+        engine = await world.start_generator()
+        for version in (1, 2):
+            tensors = odd_tensors(version)
+            await world.announce(world.sender.stage(tensors, version=version, step=version).seal())
+            await world.has_loaded(engine, version)
+            near = open_weights(relay._copies[version].manifest)
+            near.verify()
+            found = dict(near.tensors(include_tied=True))
+            assert {name: bits(tensor) for name, tensor in found.items()} == {
+                name: bits(tensor) for name, tensor in tensors.items()
+            }
+
+    play(body)
+
+
+def test_an_adapter_brings_the_weights_below_it_once(play: Any) -> None:
+    async def body(world: Any) -> None:
+        await world.start()
+        await world.start_relay()
+        engine = await world.start_generator()
+        below = replace(await world.publish(1), adapter=None)
+        await world.serves(engine, 1)
+        seen: list[Manifest] = []
+        stage = engine.stage_weights
+
+        async def note(manifest: Manifest) -> Any:
+            seen.append(manifest)
+            return await stage(manifest)
+
+        engine.stage_weights = note
+        for version in (2, 3):
+            sealed = world.sender.stage({"a": torch.full((40,), float(version))}, version=version, step=version).seal()
+            await world.announce(replace(sealed, adapter=Adapter(4, 8.0, ("m",), below)))
+            await world.has_loaded(engine, version)
+        locations = {manifest.adapter.base.location for manifest in seen}
+        assert len(seen) == 2
+        assert len(locations) == 1
+        near = open_weights(seen[-1].adapter.base)
+        near.verify()
+        assert bits(dict(near.tensors())["w"]) == world.bytes[1].tobytes()
+        assert sum(ask.below for ask in world.source.asked) == NUM_BUCKETS
 
     play(body)
 

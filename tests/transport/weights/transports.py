@@ -16,6 +16,7 @@ from headrace.transport.weights import Manifest, SenderSettings, WeightReceiver,
 from headrace.transport.weights.collective.communicator import GroupBroken
 from headrace.transport.weights.collective.receiver import CollectiveReceiver, ReceivedWeights
 from headrace.transport.weights.collective.sender import CollectiveSender
+from headrace.transport.weights.nodes import near
 from headrace.transport.weights.shm import HEADER_BYTES
 
 
@@ -58,6 +59,32 @@ class Shm:
 
     def lose(self, manifest: Manifest) -> None:
         Path(manifest.location).unlink()
+
+
+class Stream:
+    """On the learner's own node; tests/actors/relay has the way to others."""
+
+    name = "stream"
+    _NODE = "here"
+
+    def sender(self, folder: Path, **settings: Any) -> WeightSender:
+        ours = {"run_id": f"contract-{secrets.token_hex(4)}", "node": self._NODE, **settings}
+        return make_sender(self.name, SenderSettings(**ours))
+
+    def near(self, manifest: Manifest) -> WeightReceiver:
+        return open_weights(self._local(manifest))
+
+    def flip(self, manifest: Manifest, receiver: WeightReceiver, offset: int) -> None:
+        Shm().flip(self._local(manifest), receiver, offset)
+
+    def lose(self, manifest: Manifest) -> None:
+        Path(self._local(manifest).location).unlink()
+
+    def _local(self, manifest: Manifest) -> Manifest:
+        assert near(manifest, "elsewhere") is None
+        local = near(manifest, self._NODE)
+        assert local is not None
+        return local
 
 
 class Checkpoint:
@@ -116,4 +143,4 @@ class Nccl:
         self._senders[-1].release(manifest.version)
 
 
-TRANSPORTS: list[Transport] = [Shm(), Checkpoint(), Nccl()]
+TRANSPORTS: list[Transport] = [Shm(), Stream(), Checkpoint(), Nccl()]
