@@ -373,7 +373,7 @@ class GroupAborted:
 @dataclass(frozen=True, slots=True)
 class LocalWeights:
     """generator → relay (ask → WeightsLocal): have this version on our host, for me to read until WeightsLoaded or my
-    next LocalWeights. `reader`: my name."""
+    next LocalWeights. `reader`: my name and incarnation."""
 
     manifest: Manifest
     reader: str

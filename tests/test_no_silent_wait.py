@@ -66,6 +66,7 @@ WAITS_WITHOUT_DEADLINE = {
     "actors/generator/vllm_engine.py VllmEngine.close: await self._watcher": "cancelled one line before",
     "actors/relay/actor.py Relay.local: await asyncio.shield(self._fetch(manifest))":
         "a fetch that does not move ends after patience_s; the asker's deadline cancels it",
+    "actors/relay/fetch.py Fetch._bring: await asyncio.shield(placing)": "a thread that copies a bucket",
     "actors/relay/actor.py Relay._bring_in_turn: async with self._one_fetch":
         "held by another fetch, which ends after patience_s without a bucket",
     "actors/generator/vllm_server_client.py VllmServerClient._call: "
@@ -100,6 +101,7 @@ TASKS = {
     "actors/generator/vllm_server_engine.py VllmServerEngine._unless_dead": "its result is taken in the same call",
     "actors/generator/vllm_server_engine.py VllmServerEngine.start": "kept; its exception ends the engine",
     "actors/generator/vllm_server_nccl.py _together": "their results are taken in the same call",
+    "actors/relay/fetch.py Fetch._bring": "kept; its exception is raised in the same call",
     "actors/grader/worker_pool.py WorkerPool._start_worker": "kept; its exception is logged, its request fails by name",
 }
 

@@ -24,6 +24,7 @@ _PAUSE_S = 0.2
 class NearWeights:
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._reader = f"{context.name} {context.incarnation}"
         self._relay: str | None = None
         self.brought_s = 0.0
         """what the last version took to this host"""
@@ -38,7 +39,7 @@ class NearWeights:
         began_s = self._context.clock.time()
         while True:
             self._relay = await self._find(manifest)
-            message = LocalWeights(manifest, self._context.name)
+            message = LocalWeights(manifest, self._reader)
             try:
                 reply: WeightsLocal = await self._context.ask(self._relay, message, timeout_s=_FETCH_TIMEOUT_S)
             except PeerLost as error:
@@ -51,7 +52,7 @@ class NearWeights:
     def loaded(self) -> None:
         """What was brought is not read any more."""
         if self._relay is not None:
-            self._context.tell_soon(self._relay, WeightsLoaded(self._context.name))
+            self._context.tell_soon(self._relay, WeightsLoaded(self._reader))
             self._relay = None
 
     async def _find(self, manifest: Manifest) -> str:

@@ -106,7 +106,7 @@ class Relay(Actor):
 
     @handles(PeerDown)
     async def peer_down(self, message: PeerDown) -> None:
-        self._holdings.done(message.name)
+        self._holdings.done(f"{message.name} {message.incarnation}")
         self._free()
 
     # --- fetching ---------------------------------------------------------------------------------------------------

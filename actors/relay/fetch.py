@@ -72,6 +72,7 @@ class Fetch:
     keep: bool = False
     figures: Figures = field(default_factory=Figures)
     _missing: deque[int] = field(default_factory=deque)
+    _placing: set[asyncio.Future[bool]] = field(default_factory=set)
     _failure: BaseException | None = None
     _moved_s: float = 0.0
 
@@ -80,7 +81,11 @@ class Fetch:
         again; TransportError where the source cannot be reached for `patience_s`."""
         self._missing.extend(range(len(self.manifest.buckets)))
         self._moved_s = self.context.clock.time()
-        await asyncio.gather(*(self._pull() for _ in range(self.settings.in_flight)))
+        try:
+            await asyncio.gather(*(self._pull() for _ in range(self.settings.in_flight)))
+        finally:
+            while self._placing:  # threads do not stop: none may write into a buffer that is another version's by then
+                await asyncio.wait(self._placing, timeout=1.0)
         if self._failure is not None:
             raise self._failure
         return self.figures
@@ -98,7 +103,12 @@ class Fetch:
         for _ in range(_MAX_DAMAGED):
             reply = await self._ask(index, None if base is None else base[0])
             started_s = self.context.clock.time()
-            whole = await self.context.run_blocking(self._place, reply, bucket, base, label="place a bucket")
+            placing = asyncio.ensure_future(
+                self.context.run_blocking(self._place, reply, bucket, base, label="place a bucket")
+            )
+            self._placing.add(placing)
+            placing.add_done_callback(self._placing.discard)
+            whole = await asyncio.shield(placing)
             self._moved_s = self.context.clock.time()
             self.figures.decode_s += self._moved_s - started_s
             self.figures.nbytes += len(reply.data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from headrace.actors.messages import FetchBucket, WeightsBucket
 from headrace.actors.relay import fetch
 from headrace.actors.relay.actor import Relay
+from headrace.transport import ActivityQuery
 from headrace.transport.network import Lane
 from headrace.transport.weights import Adapter, Manifest, open_weights
 from headrace.transport.weights.checksum import is_whole
@@ -381,6 +383,37 @@ def test_buffers_are_freed_when_the_last_reader_has_loaded_or_died(play: Any) ->
         await world.until(lambda: set(relay._copies) == {3})
         mine = [name for name in world.segments() if "-relay-0-" in name]
         assert len(mine) == 2, "two buffers, whatever the number of versions"
+
+    play(body)
+
+
+def test_a_buffer_is_not_given_on_while_a_thread_still_writes_into_it(
+    play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_it, go_on = threading.Event(), threading.Event()
+
+    def slow(*args: Any) -> bool:
+        at_it.set()
+        assert go_on.wait(20)
+        return is_whole(*args)
+
+    monkeypatch.setattr(fetch, "is_whole", slow)
+
+    async def body(world: Any) -> None:
+        await world.start()
+        relay = await world.start_relay()
+        await world.start_generator(0)
+        await world.publish(1)
+        await world.until(at_it.is_set)
+        world.kill("generator0")  # nobody waits for version 1 any more
+        await world.publish(2)
+        engine = await world.start_generator(1)
+        await world.until(lambda: relay._holdings.needed(2))
+        for _ in range(20):
+            await world.runtimes["relay0"].context.ask("parameter_server/0", ActivityQuery(), timeout_s=5)
+        assert {ask.version for ask in world.source.asked} == {1}
+        go_on.set()
+        await world.serves(engine, 2)
 
     play(body)
 
