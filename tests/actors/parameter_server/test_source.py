@@ -1,4 +1,4 @@
-"""What the source of the weights hands out: checked buckets, deltas upon what it kept, and no more copies than it may."""
+"""What the source of the weights hands out: checked buckets, deltas upon what it kept; and how much it keeps."""
 
 from __future__ import annotations
 
