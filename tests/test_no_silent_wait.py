@@ -49,6 +49,7 @@ WAITS_WITHOUT_DEADLINE = {
     "actors/generator/actor.py Generator._update: await asyncio.shield(task)":
         "an engine's update; the parameter server's ask has a deadline",
     "actors/generator/actor.py Generator._alone: async with self._one_update": "as Generator._update",
+    "actors/generator/actor.py Generator.until_idle: async with self._one_update": "as Generator._update",
     "actors/learner/publisher.py Publisher._send: async with self._one_seal": "while a thread checksums a copy",
     "actors/generator/actor.py Generator._alone: await work": "as Generator._update",
     "actors/generator/scripted_engine.py ScriptedEngine._pass: await self._resumed.wait()": "set after pause_s",

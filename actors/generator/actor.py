@@ -124,6 +124,10 @@ class Generator(GroupMember):
         task.add_done_callback(self._update_done)
         return await asyncio.shield(task)
 
+    async def until_idle(self) -> None:
+        async with self._one_update:
+            pass
+
     async def _alone(self, work: Coroutine[Any, Any, T]) -> T:
         async with self._one_update:
             return await work

@@ -20,9 +20,15 @@ class GroupMember(Actor):
             raise ValueError(f"{type(self._engine).__name__} takes part in no broadcast; use weights=shm, for example")
         return self._engine
 
+    async def until_idle(self) -> None:
+        """Until no update is under way."""
+        raise NotImplementedError
+
     @handles(GatherGroup, concurrent=True)
     async def gather(self, message: GatherGroup) -> GroupReady:
-        """Raises where a worker does not answer."""
+        """Raises where a worker does not answer. One that is still busy with an earlier update, for which nobody waits
+        any more, is not there: the others must not wait for it in a collective."""
+        await self.until_idle()
         engine = self.collective_engine
         return GroupReady(await engine.ranks.count(), engine.version)
 

@@ -43,15 +43,14 @@ from headrace.transport.weights import Manifest
 
 logger = logging.getLogger(__name__)
 
-_GRACE_S = 5.0
-"""A rank ends by its own deadline, which it was told; the asker waits a little longer, to hear how far it came."""
-_ABORT_TIMEOUT_S = 5.0
 _BROKEN = "GroupBroken"
 
 
 @dataclass(frozen=True, slots=True)
 class RoundTimeouts:
-    """gather_s: for "I am there"; join_s: for a new group; send_s: for the broadcast, verified."""
+    """gather_s: for "I am there", or "I have left": what any live member answers at once; join_s: for a new group;
+    send_s: for the broadcast, verified. A rank ends by its own deadline, which it was told; the asker waits gather_s
+    longer, to hear how far it came."""
 
     gather_s: float
     join_s: float
@@ -123,24 +122,25 @@ class RoundRunner:
             case Join(member, group, first_rank, world_size, keep):
                 of = self._opened
                 message = JoinGroup(group, of.backend, of.unique_id, first_rank, world_size, timeouts.join_s, keep)
-                await self._ask(self._name(member), message, timeouts.join_s + _GRACE_S)
+                await self._ask(self._name(member), message, timeouts.join_s + timeouts.gather_s)
                 return self._round.joined(member)
             case Send(group):
                 message = SendWeights(group, manifest.version, timeouts.send_s)
-                sent: WeightsSent = await self._ask(self._learner, message, timeouts.send_s + _GRACE_S)
+                sent: WeightsSent = await self._ask(self._learner, message, timeouts.send_s + timeouts.gather_s)
                 values = {"sent_s": sent.send_s, "nbytes": float(manifest.nbytes)}
                 self._context.tell_soon("monitor", Metrics("weights/learner", "version", manifest.version, values))
                 return self._round.sent()
             case Receive(member, group):
                 message = StageWeights(manifest, group, timeouts.send_s)
-                await self._ask(member, message, timeouts.send_s + _GRACE_S)
+                await self._ask(member, message, timeouts.send_s + timeouts.gather_s)
                 return self._round.staged(member)
 
     async def _abort(self, action: Abort) -> None:
         progress: int | None = None
         try:
             name = self._name(action.member)
-            aborted: GroupAborted = await self._context.ask(name, AbortGroup(action.group), timeout_s=_ABORT_TIMEOUT_S)
+            timeout_s = self._timeouts.gather_s
+            aborted: GroupAborted = await self._context.ask(name, AbortGroup(action.group), timeout_s=timeout_s)
             progress = aborted.progress
         except TransportError as error:
             logger.warning("%s did not leave group %s: %s", action.member, action.group, error)

@@ -15,6 +15,7 @@ import torch
 
 from headrace.transport.weights.checksum import verify
 from headrace.transport.weights.collective import passage
+from headrace.transport.weights.collective.communicator import GroupBroken
 from headrace.transport.weights.collective.rank import Rank
 from headrace.transport.weights.layout import unflatten
 from headrace.transport.weights.manifest import Manifest, TensorSpec
@@ -79,7 +80,9 @@ class CollectiveReceiver:
 
     def receive(self, group: str, manifest: Manifest, *, timeout_s: float) -> ReceivedWeights:
         """Blocks until the version lies in the staging buffer, verified. Raises WeightsMismatch, GroupBroken."""
-        with self._one:
+        if not self._one.acquire(timeout=timeout_s):
+            raise GroupBroken(f"an earlier receipt has not ended within {timeout_s:g} s")
+        try:
             buffer = self._staging(manifest.nbytes)
             started_s = time.perf_counter()
             try:
@@ -89,6 +92,8 @@ class CollectiveReceiver:
                 self._buffer = None  # a broadcast that was given up may write there still
                 raise
             send_s = time.perf_counter() - started_s - verify_s
+        finally:
+            self._one.release()
         return ReceivedWeights(manifest, buffer, send_s=send_s, verify_s=verify_s)
 
     def arriving(self, group: str, manifest: Manifest, *, timeout_s: float) -> Iterator[tuple[str, Tensor]]:

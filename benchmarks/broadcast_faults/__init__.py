@@ -1,0 +1,1 @@
+"""The cast and the processes of benchmarks/fault_matrix.py."""
