@@ -148,13 +148,17 @@ class Relay(Actor):
             await self._bring_whole(manifest)
 
     async def _bring_whole(self, manifest: Manifest) -> None:
-        version, base = manifest.version, self._base_of(manifest)
+        version = manifest.version
         started_s = self.context.clock.time()
         await self.context.run_blocking(self._memory.prepare, manifest.nbytes, label="make buffers")
         with ExitStack() as stack:
+            copy = stack.enter_context(self._memory.filling(manifest))
+            if copy is None:  # a slow engine still reads an older version: it delays only itself
+                self._free(keep_newest=False)
+                copy = await self._free_buffer(manifest, stack)
+            base = self._base_of(manifest)
             if base is not None:
                 stack.enter_context(self._holdings.pinned(base.source.version))
-            copy = await self._free_buffer(manifest, stack)
             fetch = Fetch(
                 self.context,
                 self._settings,
@@ -214,9 +218,9 @@ class Relay(Actor):
             manifest = replace(manifest, adapter=replace(adapter, base=self._below.manifest))
         return manifest
 
-    def _free(self) -> None:
+    def _free(self, *, keep_newest: bool = True) -> None:
         """Give back the buffers of versions that nobody needs."""
-        for version in self._holdings.take_free():
+        for version in self._holdings.take_free(keep_newest=keep_newest):
             self._memory.release(self._copies.pop(version))
             self._freed.set()
 

@@ -46,8 +46,9 @@ class Holdings:
         finally:
             self._pinned.discard(version)
 
-    def take_free(self) -> list[int]:
+    def take_free(self, *, keep_newest: bool = True) -> list[int]:
         """Versions that nobody needs any more; they are forgotten here."""
-        free = [v for v in sorted(self._held) if v != self.newest and not self.needed(v) and v not in self._pinned]
+        kept = {*self._pinned, *self._needs.values()} | ({self.newest} if keep_newest else set())
+        free = [version for version in sorted(self._held) if version not in kept]
         self._held.difference_update(free)
         return free

@@ -32,6 +32,16 @@ def test_a_late_word_about_an_older_version_changes_nothing() -> None:
     assert holdings.needed(2)
 
 
+def test_the_newest_makes_room_where_nobody_needs_it() -> None:
+    holdings = Holdings()
+    holdings.need("slow", 1)
+    holdings.hold(1)
+    holdings.hold(2)
+    assert holdings.take_free(keep_newest=False) == [2]
+    assert holdings.newest == 1
+    assert holdings.take_free(keep_newest=False) == []
+
+
 def test_a_base_stays_while_a_delta_is_decoded_upon_it() -> None:
     holdings = Holdings()
     holdings.hold(1)

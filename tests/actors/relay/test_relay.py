@@ -378,9 +378,15 @@ def test_buffers_are_freed_when_the_last_reader_has_loaded_or_died(play: Any) ->
         await world.serves(fast, 2)
         assert set(relay._copies) == {1, 2}, "the slow one still reads version 1"
         await world.publish(3)
-        world.kill("generator1")
         await world.serves(fast, 3)
+        assert world.source.kinds(3) == {"full": NUM_BUCKETS}, "the base made room: a slow engine delays only itself"
+        assert set(relay._copies) == {1, 3}
+        world.kill("generator1")
         await world.until(lambda: set(relay._copies) == {3})
+        await world.publish(4)
+        await world.serves(fast, 4)
+        assert world.source.kinds(4) == {"delta": NUM_BUCKETS}
+        await world.until(lambda: set(relay._copies) == {4})
         mine = [name for name in world.segments() if "-relay-0-" in name]
         assert len(mine) == 2, "two buffers, whatever the number of versions"
 
