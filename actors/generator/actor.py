@@ -100,7 +100,7 @@ class Generator(GroupMember):
             with self.context.activity.working("decode"):  # the engine computes in threads or processes of its own
                 completion = await self._engine.generate(message)
         except EngineDied as error:
-            self._fail(error)
+            self.engine_died(error)
             raise
         self._num_completions += 1
         self._num_tokens += len(completion.token_ids)
@@ -136,7 +136,7 @@ class Generator(GroupMember):
         self._updates.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, EngineDied):
-            self._fail(error)
+            self.engine_died(error)
         elif error is not None:
             logger.warning("%s keeps version %d: %s", self.context.name, self._engine.version, error)
 
@@ -199,7 +199,7 @@ class Generator(GroupMember):
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 completion = await self._engine.generate(request)
         except EngineDied as error:
-            return self._fail(error)
+            return self.engine_died(error)
         except (TimeoutError, ValueError) as error:
             logger.warning("version %d was not probed: %s: %s", version, type(error).__name__, error)
             return
@@ -238,7 +238,7 @@ class Generator(GroupMember):
         """Evaluators report apart: their updates and tokens are not those of the rollouts."""
         return f"{name}/evaluator" if self.context.role == "evaluator" else name
 
-    def _fail(self, error: EngineDied) -> None:
+    def engine_died(self, error: EngineDied) -> None:
         """End this actor, and so its process, with that error; once."""
         if self._failed:
             return

@@ -4,7 +4,7 @@ only; what a worker does is in the engine's `ranks` (group_ranks.py, vllm_group.
 
 from __future__ import annotations
 
-from headrace.actors.generator.engine import CollectiveEngine, Engine
+from headrace.actors.generator.engine import CollectiveEngine, Engine, EngineDied
 from headrace.actors.messages import AbortGroup, GatherGroup, GroupAborted, GroupJoined, GroupReady, JoinGroup
 from headrace.transport import Actor, handles
 
@@ -19,6 +19,10 @@ class GroupMember(Actor):
         if not isinstance(self._engine, CollectiveEngine):
             raise ValueError(f"{type(self._engine).__name__} takes part in no broadcast; use weights=shm, for example")
         return self._engine
+
+    def engine_died(self, error: EngineDied) -> None:
+        """End the actor: its supervisor starts another."""
+        raise NotImplementedError
 
     async def until_idle(self) -> None:
         """Until no update is under way."""
@@ -36,7 +40,11 @@ class GroupMember(Actor):
     async def join_group(self, message: JoinGroup) -> GroupJoined:
         """Raises GroupBroken at the deadline, or where it is aborted. Not one of the updates, which wait for each
         other: an abort ends it, and the next group may be joined at once."""
-        await self.collective_engine.ranks.join(message)
+        try:
+            await self.collective_engine.ranks.join(message)
+        except EngineDied as error:
+            self.engine_died(error)
+            raise
         return GroupJoined(message.group)
 
     @handles(AbortGroup, concurrent=True)

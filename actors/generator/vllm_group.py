@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from headrace.actors.generator.engine import StageTimings
+from headrace.actors.generator.engine import EngineDied, StageTimings
 from headrace.actors.generator.group_ranks import Broadcast
 from headrace.actors.messages import JoinGroup
 from headrace.transport.weights import Manifest, WeightsMismatch
@@ -26,7 +26,7 @@ WORKER = "headrace.actors.generator.vllm_group_worker.GroupWorker"
 _MIN_POLL_S, _MAX_POLL_S = 0.005, 0.05
 _GRACE_S = 3.0
 """A worker ends by its own deadline; this one is for a worker that does not."""
-_ERRORS = {"WeightsMismatch": WeightsMismatch}
+_ERRORS: dict[str, type[Exception]] = {"WeightsMismatch": WeightsMismatch, "GpuLost": EngineDied}
 
 
 class VllmRanks:

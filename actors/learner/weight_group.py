@@ -18,6 +18,7 @@ from headrace.actors.messages import (
     WeightsSent,
 )
 from headrace.transport import Actor, handles
+from headrace.transport.weights.collective.communicator import GpuLost
 
 if TYPE_CHECKING:
     from headrace.transport.weights import WeightSender
@@ -47,8 +48,12 @@ class WeightGroupRoot(Actor):
 
     @handles(JoinGroup, concurrent=True)
     async def join_group(self, message: JoinGroup) -> GroupJoined:
-        """Raises GroupBroken."""
-        await asyncio.to_thread(self._collective().joined, message.group, message.timeout_s)
+        """Raises GroupBroken, and GpuLost, which ends this learner too: its successor goes on from the checkpoint."""
+        try:
+            await asyncio.to_thread(self._collective().joined, message.group, message.timeout_s)
+        except GpuLost as error:
+            self.context.spawn(_raise(error), "gpu lost")
+            raise
         return GroupJoined(message.group)
 
     @handles(SendWeights, concurrent=True)
@@ -68,3 +73,7 @@ class WeightGroupRoot(Actor):
                 f"this learner sends weights by {self._weights_transport!r}, not in groups; set weights={COLLECTIVE}"
             )
         return cast("CollectiveSender", self._sender)
+
+
+async def _raise(error: Exception) -> None:
+    raise error

@@ -35,6 +35,10 @@ class GroupBroken(RuntimeError):
     blame: the parameter server compares how far each member came."""
 
 
+class GpuLost(RuntimeError):
+    """This process cannot join groups any more: it must be started anew."""
+
+
 class Work(Protocol):
     """One broadcast under way."""
 

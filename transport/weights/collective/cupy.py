@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import cupy
 from cupy.cuda import nccl
 
-from headrace.transport.weights.collective.communicator import GroupBroken
+from headrace.transport.weights.collective.communicator import GpuLost, GroupBroken
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,10 +26,6 @@ MAX_GIVEN_UP = 3
 _POLL_S = 200e-6
 _INIT_POLL_S = 0.02
 _num_given_up = 0
-
-
-class GpuLost(RuntimeError):
-    """This process cannot join groups any more: it must be started anew."""
 
 
 def make_unique_id() -> bytes:
