@@ -11,7 +11,7 @@ _TESTS = Path(__file__).parents[1]
 _ROWS = {
     name.strip(): line
     for line in (_TESTS.parent / "docs" / "faults.md").read_text().splitlines()
-    if (name := line.partition("|")[2].partition("|")[0]) and re.fullmatch(r" ([EGHIW]?\d+) ", name)
+    if (name := line.partition("|")[2].partition("|")[0]) and re.fullmatch(r" ([EGHINW]?\d+) ", name)
 }
 _CASES = [
     *("G103", "G104", "G106", "G107", "G109", "G110"),
@@ -19,6 +19,8 @@ _CASES = [
     *("I115", "I116", "I118", "I119", "I121", "I122", "I124", "I125"),
     *("E82", "E83", "E85", "E86", "E88", "E89", "E91", "E92"),
     *(f"W{number}" for number in range(1, 9)),
+    "E94",
+    *(f"N{number}" for number in range(1, 7)),
 ]
 
 
