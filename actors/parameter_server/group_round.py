@@ -228,6 +228,8 @@ class GroupRound:
         if self._phase != "abort" or member not in self._leaving:
             return []
         self._leaving.discard(member)
+        if member != SENDER and member not in self._members:
+            return self._judge()  # it has the version: how far it came says nothing of the others
         if progress is None:
             self._owed.discard(member)  # nor will it answer that
             self._faults[member] = self._faults.get(member, ("late", "it does not answer"))
@@ -281,7 +283,6 @@ class GroupRound:
 
     def _judge(self) -> list[Action]:
         """Once all have left and nothing is owed any more: who is out, and on with the others."""
-        self._leaving &= {SENDER, *self._members}
         if self._owed or self._leaving:
             return []
         out = self._culprits()

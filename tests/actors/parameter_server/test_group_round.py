@@ -107,6 +107,16 @@ def test_one_that_dies_in_the_middle_costs_the_others_a_new_group_and_no_more() 
     assert as_far_as_sending(round_, A) == [Send("life-2"), Receive(A, "life-2")]
 
 
+def test_a_round_is_not_over_before_one_that_has_the_version_has_left_the_group() -> None:
+    round_ = GroupRound(of(A), Groups("life"))
+    round_.begin()
+    as_far_as_sending(round_, A)
+    round_.fault(SENDER, "refused", "no")
+    assert round_.staged(A) == [Staged(A)]
+    assert leave(round_, sender=2) == []
+    assert leave(round_, a=5) == [Over()]
+
+
 def test_the_one_that_came_least_far_is_named() -> None:
     round_ = GroupRound(of(A, B, C), Groups("life"))
     round_.begin()
