@@ -18,7 +18,7 @@ import numpy as np
 
 from headrace.actors.generator.engine import CommitTimings, Engine, EngineDied, StageTimings
 from headrace.actors.generator.group_member import GroupMember
-from headrace.actors.generator.group_ranks import IN_PLACE, Broadcast
+from headrace.actors.generator.group_ranks import Broadcast
 from headrace.actors.generator.near_weights import NearWeights
 from headrace.actors.messages import (
     CommitWeights,
@@ -32,6 +32,7 @@ from headrace.actors.messages import (
 from headrace.actors.session import Sampling
 from headrace.transport import Context, MailboxBound, handles
 from headrace.transport.weights import Manifest, Probe, WeightsMismatch
+from headrace.transport.weights.collective import IN_PLACE
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,6 @@ from headrace.transport.weights import Manifest
 if TYPE_CHECKING:
     from headrace.transport.weights.collective.receiver import CollectiveReceiver, ReceivedWeights
 
-IN_PLACE = "in_place"
-"""A manifest's `location` where there is no staging buffer: loaded as it arrives, while the engine is paused."""
-
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:

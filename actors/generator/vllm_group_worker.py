@@ -23,12 +23,9 @@ class WorkersRank:
         self._received: ReceivedWeights | None = None
         self._task: _Task | None = None
 
-    def begin(self, work: Callable[[], ReceivedWeights | None]) -> int:
-        """The number of the task, to ask for."""
-        number = 1 if self._task is None else self._task.number + 1
-        self._task = _Task(number, work)
+    def begin(self, work: Callable[[], ReceivedWeights | None]) -> None:
+        self._task = _Task(work)
         self._task.start()
-        return number
 
     def poll(self) -> dict[str, Any]:
         """`done`, `error` (its class and text), `send_s`, `verify_s` of what was begun last."""
@@ -52,9 +49,8 @@ class WorkersRank:
 
 
 class _Task(threading.Thread):
-    def __init__(self, number: int, work: Callable[[], ReceivedWeights | None]) -> None:
+    def __init__(self, work: Callable[[], ReceivedWeights | None]) -> None:
         super().__init__(name="weights-receive", daemon=True)
-        self.number = number
         self._work = work
         self.result: ReceivedWeights | None = None
         self.error: Exception | None = None
@@ -86,16 +82,16 @@ class GroupWorker:
     def headrace_group_rank(self) -> int:
         return self.rank
 
-    def headrace_group_join(self, values: dict[str, Any]) -> int:
+    def headrace_group_join(self, values: dict[str, Any]) -> None:
         place = self._headrace_place()
         options = {**values, "rank": values["rank"] + self.rank}
-        return place.begin(lambda: place.receiver.join(**options))
+        place.begin(lambda: place.receiver.join(**options))
 
-    def headrace_group_receive(self, group: str, manifest: dict[str, Any], timeout_s: float) -> int:
+    def headrace_group_receive(self, group: str, manifest: dict[str, Any], timeout_s: float) -> None:
         from headrace.actors.generator.vllm_transfer import manifest_from_dict
 
         place, of = self._headrace_place(), manifest_from_dict(manifest)
-        return place.begin(lambda: place.receiver.receive(group, of, timeout_s=timeout_s))
+        place.begin(lambda: place.receiver.receive(group, of, timeout_s=timeout_s))
 
     def headrace_group_poll(self) -> dict[str, Any]:
         return self._headrace_place().poll()

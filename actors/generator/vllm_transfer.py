@@ -22,8 +22,8 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from headrace.actors.generator.vllm_group_worker import rank_of_this_worker
 from headrace.actors.generator.vllm_lora_worker import cover, uncover
 from headrace.transport.weights import Adapter, Bucket, Manifest, TensorSpec, open_weights
+from headrace.transport.weights.collective import COLLECTIVE
 
-COLLECTIVE = "nccl"
 _LAYERWISE_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
 
 

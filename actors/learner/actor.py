@@ -32,7 +32,7 @@ from headrace.actors.learner.stages.settings import RlSettings
 from headrace.actors.learner.trained_log import TrainedLog
 from headrace.actors.learner.update_probe import UpdateProbe
 from headrace.actors.learner.versions import VersionLog
-from headrace.actors.learner.weight_group import COLLECTIVE, WeightGroupRoot
+from headrace.actors.learner.weight_group import WeightGroupRoot
 from headrace.actors.messages import (
     Accepted,
     BatchTrained,
@@ -46,6 +46,7 @@ from headrace.actors.messages import (
 from headrace.transport import Context, PeerDown, PeerUp, TransportError, handles
 from headrace.transport.weights import Probe, SenderSettings, WeightSender, make_sender
 from headrace.transport.weights.carrier import SENDERS
+from headrace.transport.weights.collective import COLLECTIVE
 from headrace.transport.weights.collective.communicator import AUTO, BACKENDS
 from headrace.transport.weights.manifest import FLOAT_DTYPES
 

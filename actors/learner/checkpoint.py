@@ -26,6 +26,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.transport.durable import sync
+
 _NAME = re.compile(r"step-(\d{6,})")
 _PARTIAL = ".partial-"
 _DOOMED = ".doomed-"
@@ -90,7 +92,7 @@ class CheckpointStore:
         if final.exists():  # the same step again, after a resume: the older one moves out of the way first
             os.replace(final, self._root / f"{_DOOMED}{final.name}-{secrets.token_hex(4)}")
         os.replace(partial, final)
-        _sync(self._root)
+        sync(self._root)
         self._after("renamed")
         self._point_latest_to(final.name)
         self._after("latest")
@@ -105,7 +107,7 @@ class CheckpointStore:
             model.save_pretrained(partial)
             _sync_tree(partial)
             os.replace(partial, final)
-            _sync(self._root)
+            sync(self._root)
         return final
 
     @property
@@ -135,7 +137,7 @@ class CheckpointStore:
             os.replace(self.base, doomed)
             _remove(doomed)
         os.replace(partial, self.base)
-        _sync(self._root)
+        sync(self._root)
         return self.base
 
     def latest(self) -> Path | None:
@@ -163,7 +165,7 @@ class CheckpointStore:
         link = self._root / f"{_PARTIAL}link-{secrets.token_hex(4)}"
         link.symlink_to(name)
         os.replace(link, self._root / LATEST)
-        _sync(self._root)
+        sync(self._root)
 
     def _remove_old(self) -> None:
         for folder in list_checkpoints(self._root)[: -self._keep_last]:
@@ -216,13 +218,5 @@ def _remove(path: Path) -> None:
 def _sync_tree(folder: Path) -> None:
     for path in folder.rglob("*"):
         if path.is_file():
-            _sync(path)
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            sync(path)
+    sync(folder)

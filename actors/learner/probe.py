@@ -15,6 +15,7 @@ import numpy as np
 
 from headrace.actors.learner.figures.mismatch import Gap, gap
 from headrace.actors.learner.sequence import TrainSequence
+from headrace.actors.learner.update_probe import ordinary_tokens
 from headrace.actors.messages import Completion, Generate
 from headrace.actors.session import NO_VERSION, Sampling
 from headrace.transport import Context
@@ -46,8 +47,7 @@ class LogprobProbe:
         """int32[P] each; the same at every call. Blocks: reads a tokenizer."""
         if self._prompts is not None:
             return [np.asarray(token_ids, dtype=np.int32) for token_ids in self._prompts()]
-        special = set(tokenizer.all_special_ids)
-        ordinary = np.array([i for i in range(min(vocab_size, len(tokenizer))) if i not in special], dtype=np.int32)
+        ordinary = ordinary_tokens(min(vocab_size, len(tokenizer)), tokenizer.all_special_ids)
         rng = np.random.default_rng(0)
         return [rng.choice(ordinary, self._prompt_tokens) for _ in range(self._num_prompts)]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.actors.learner.versions import VersionLog
@@ -45,6 +45,16 @@ class PublicationRefused(RuntimeError):
 
 class PublicationTimeout(TimeoutError):
     """A version that had to be published or served was not, within the deadline. Says which and what was waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """A copy that is not sealed yet, the probe that goes with it, and what both took of the learner's time."""
+
+    copy: StagedVersion
+    probe: Probe | None
+    stage_s: float
+    probe_s: float
 
 
 class Publisher:
@@ -86,8 +96,6 @@ class Publisher:
         self._one_seal = asyncio.Lock()
         self._unannounced: Manifest | None = None
         self._held: set[int] = set()
-        self._staged_probe: Probe | None = None
-        self._stage_s = self._probe_s = 0.0
         self._server: str | None = None
         self._num_released = 0
         self._num_refused = 0
@@ -132,7 +140,7 @@ class Publisher:
             self.num_skipped += step != self._skipped_step
             self._skipped_step = step
             return False
-        self._context.spawn(self._send(staged), f"announce version {staged.version}")
+        self._context.spawn(self._send(staged), f"announce version {staged.copy.version}")
         return True
 
     async def publish(self, step: int) -> int:
@@ -142,7 +150,7 @@ class Publisher:
             staged = await self._stage(lambda: step)
             if staged is not None:
                 await self._send(staged)
-                return staged.version
+                return staged.copy.version
             if not self._staging:
                 await self._withdraw()
             await self._until_released(released, f"the weights of step {step}")
@@ -199,45 +207,44 @@ class Publisher:
             released = self._num_released
             staged = await self._stage(step)
             if staged is not None:
-                logger.warning("version %d was refused (%s); version %d follows", version, reason, staged.version)
+                logger.warning("version %d was refused (%s); version %d follows", version, reason, staged.copy.version)
                 return await self._send(staged)
             if not self._staging:
                 await self._withdraw()
             await self._until_released(released, f"the weights after version {version}")
 
-    async def _stage(self, step: Callable[[], int]) -> StagedVersion | None:
+    async def _stage(self, step: Callable[[], int]) -> _Staged | None:
         if self._unannounced is not None:
             self.released(self._unannounced.version)
             self._unannounced = None
-        staged: StagedVersion | None = await self._run("stage", self._stage_now, step)
+        staged: _Staged | None = await self._run("stage", self._stage_now, step)
         if staged is not None:
             self._withdrawing = False
-            self._version, self._version_step = staged.version, staged.step
+            self._version, self._version_step = staged.copy.version, staged.copy.step
             self._staged_at_s = self._context.clock.time()
             self.num_published += 1
         return staged
 
-    def _stage_now(self, step: Callable[[], int]) -> StagedVersion | None:
+    def _stage_now(self, step: Callable[[], int]) -> _Staged | None:
         version, now = self._versions.newest + 1, step()
         clock = self._context.clock
         started_s = clock.time()
-        staged = self._sender.stage(self._tensors(), version=version, step=now, dtype=self._dtype)
-        if staged is not None:
-            self._versions.claim(now)
-            copied_s = clock.time()
-            self._staged_probe = self._probe(version)
-            self._stage_s, self._probe_s = copied_s - started_s, clock.time() - copied_s
-        return staged
+        copy = self._sender.stage(self._tensors(), version=version, step=now, dtype=self._dtype)
+        if copy is None:
+            return None
+        self._versions.claim(now)
+        copied_s = clock.time()
+        probe = self._probe(version)
+        return _Staged(copy, probe, stage_s=copied_s - started_s, probe_s=clock.time() - copied_s)
 
-    async def _send(self, staged: StagedVersion) -> None:
+    async def _send(self, staged: _Staged) -> None:
         """The learner may be training on meanwhile."""
-        probe = self._staged_probe
-        values = {"learner_stage_s": self._stage_s, "learner_probe_s": self._probe_s}
+        values = {"learner_stage_s": staged.stage_s, "learner_probe_s": staged.probe_s}
         async with self._one_seal:  # versions are announced in their order
             started_s = self._context.clock.time()
-            sealed: Manifest = await self._context.run_blocking(staged.seal, label="seal")
+            sealed: Manifest = await self._context.run_blocking(staged.copy.seal, label="seal")
             values["learner_seal_s"] = self._context.clock.time() - started_s
-            manifest = replace(sealed, probe=probe)
+            manifest = replace(sealed, probe=staged.probe)
             self._newest = manifest
             self._held.add(manifest.version)
         values["nbytes"] = float(manifest.nbytes)

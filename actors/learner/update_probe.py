@@ -19,6 +19,11 @@ BOUNDS = {"float64": 1e-4, "float32": 1e-4, "bfloat16": 0.03, "float16": 0.03}
 _SEED = 20_26
 
 
+def ordinary_tokens(vocab_size: int, special_ids: Sequence[int]) -> np.ndarray:
+    """int32[N], ascending."""
+    return np.setdiff1d(np.arange(vocab_size, dtype=np.int32), np.asarray(special_ids, dtype=np.int32))
+
+
 class UpdateProbe:
     """num_tokens: of the text, drawn once from the ordinary tokens: where a half-precision engine is at its least
     precise. every_updates: 1 probes each. dtype: what engines compute in. bound: of the mean absolute difference; None:
@@ -46,8 +51,7 @@ class UpdateProbe:
 
     def text(self, vocab_size: int, special_ids: Sequence[int] = ()) -> np.ndarray:
         """int32[num_tokens], the same at every call."""
-        ordinary = np.setdiff1d(np.arange(vocab_size, dtype=np.int32), np.asarray(special_ids, dtype=np.int32))
-        return np.random.default_rng(_SEED).choice(ordinary, self._num_tokens)
+        return np.random.default_rng(_SEED).choice(ordinary_tokens(vocab_size, special_ids), self._num_tokens)
 
     def of(
         self,

@@ -18,13 +18,12 @@ from headrace.actors.messages import (
     WeightsSent,
 )
 from headrace.transport import Actor, handles
+from headrace.transport.weights.collective import COLLECTIVE
 from headrace.transport.weights.collective.communicator import GpuLost
 
 if TYPE_CHECKING:
     from headrace.transport.weights import WeightSender
     from headrace.transport.weights.collective.sender import CollectiveSender
-
-COLLECTIVE = "nccl"
 
 
 class WeightGroupRoot(Actor):

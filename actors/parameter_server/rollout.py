@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.transport.weights import Manifest
+from headrace.transport.weights.collective import COLLECTIVE
 
 INITIAL = 0
 """The version that `model_path` held."""
-COLLECTIVE = frozenset({"nccl"})
-"""Transports that need sender and receivers at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +300,7 @@ class Rollout:
         return [Round(self._manifests[version], tuple((member.name, member.incarnation) for member in members))]
 
     def _is_collective(self, version: int) -> bool:
-        return version != INITIAL and self._manifests[version].transport in COLLECTIVE
+        return version != INITIAL and self._manifests[version].transport == COLLECTIVE
 
     def _due(self, member: _Member) -> int | None:
         """The version that the member should go to now."""

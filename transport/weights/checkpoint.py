@@ -15,18 +15,20 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import xxhash
 
+from headrace.transport.durable import sync
 from headrace.transport.weights.buffers import BufferPool
 from headrace.transport.weights.carrier import SenderSettings, StagedVersion
 from headrace.transport.weights.checksum import compare
-from headrace.transport.weights.layout import DTYPES, Layout, build_layout, flatten_into, unflatten
-from headrace.transport.weights.manifest import Manifest, WeightsMismatch
+from headrace.transport.weights.layout import DTYPES, build_layout, flatten_into, unflatten
+from headrace.transport.weights.manifest import Manifest, TensorSpec, WeightsMismatch
+from headrace.transport.weights.staged import MemoryBuffer, StagedCopy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,52 +37,6 @@ MAX_SHARD_BYTES = 5 << 30
 _INDEX = "model.safetensors.index.json"
 _VERSION, _PARTIAL, _DOOMED = "version-", ".partial-", ".doomed-"
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json")
-
-
-class _HostBuffer:
-    """Private memory, touched once: no later copy faults."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.capacity_bytes = nbytes
-        self.bytes = torch.ones(max(nbytes, 1), dtype=torch.uint8)
-
-    def is_there(self) -> bool:
-        return True
-
-    def remove(self) -> None:
-        """Its memory goes with the last reference."""
-
-
-class _StagedFolder:
-    """See StagedVersion."""
-
-    def __init__(self, sender: CheckpointSender, buffer: Tensor, layout: Layout, version: int, step: int) -> None:
-        self._sender = sender
-        self._buffer = buffer
-        self._layout = layout
-        self.version = version
-        self.step = step
-
-    def seal(self) -> Manifest:
-        """Checksums, and the folder. Raises OSError where the disk is full."""
-        location = self._sender.folder / f"{_VERSION}{self.version:06d}"
-        unsummed = self._layout.manifest(
-            version=self.version,
-            step=self.step,
-            transport="checkpoint",
-            location=str(location),
-            checksums=(0,) * len(self._layout.bounds),
-        )
-        views = dict(unflatten(unsummed, self._buffer, include_tied=False))
-        manifest = self._layout.manifest(
-            version=self.version,
-            step=self.step,
-            transport="checkpoint",
-            location=str(location),
-            checksums=_checksums(unsummed, views),
-        )
-        self._sender.write(views, location)
-        return manifest
 
 
 class CheckpointSender:
@@ -106,7 +62,17 @@ class CheckpointSender:
             if buffer is None:
                 return None
             flatten_into(buffer.bytes, tensors, layout)
-        return _StagedFolder(self, buffer.bytes, layout, version, step)
+        views = dict(unflatten(layout, buffer.bytes, include_tied=False))
+        location = self.folder / f"{_VERSION}{version:06d}"
+        return StagedCopy(
+            layout,
+            version=version,
+            step=step,
+            transport="checkpoint",
+            location=str(location),
+            checksums=lambda: _checksums(layout.tensors, [nbytes for _, nbytes in layout.bounds], views),
+            sealed=lambda manifest: self.write(views, location),
+        )
 
     def write(self, tensors: dict[str, Tensor], final: Path) -> None:
         """All of a folder, or nothing under that name. Raises OSError where the disk is full."""
@@ -119,9 +85,9 @@ class CheckpointSender:
             _copy_all_but_weights(self._model_folder, partial, tensors)
             _save(tensors, partial, self._max_shard_bytes)
             for path in (*partial.iterdir(), partial):
-                _sync(path)
+                sync(path)
             os.replace(partial, final)
-            _sync(self.folder)
+            sync(self.folder)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise OSError(
@@ -140,11 +106,11 @@ class CheckpointSender:
         if self._started:
             self._clear()
 
-    def _make(self, nbytes: int) -> _HostBuffer:
+    def _make(self, nbytes: int) -> MemoryBuffer:
         if not self._started:
             self._clear()
             self._started = True
-        return _HostBuffer(nbytes)
+        return MemoryBuffer(nbytes)
 
     def _clear(self) -> None:
         """What an earlier life left, or this one, but for the newest version: engines may still begin with it."""
@@ -187,7 +153,8 @@ class CheckpointReceiver:
 
     def verify(self) -> None:
         """See WeightReceiver."""
-        compare(self._manifest, _checksums(self._manifest, self._open()))
+        sizes = [bucket.nbytes for bucket in self._manifest.buckets]
+        compare(self._manifest, _checksums(self._manifest.tensors, sizes, self._open()))
 
     def tensors(self, *, include_tied: bool = False) -> Iterator[tuple[str, Tensor]]:
         """See WeightReceiver. Views into the mapped files, which they keep mapped; nothing may be written there."""
@@ -242,23 +209,23 @@ def _save(tensors: dict[str, Tensor], folder: Path, max_shard_bytes: int) -> Non
         save_file(shard, folder / file, metadata={"format": "pt"})
 
 
-def _checksums(manifest: Manifest, views: Mapping[str, Tensor]) -> tuple[int, ...]:
-    """Of the manifest's buckets."""
-    digests = [xxhash.xxh3_64() for _ in manifest.buckets]
-    at, room = 0, manifest.buckets[0].nbytes if manifest.buckets else 0
-    for piece in _flat(manifest, views):
+def _checksums(specs: Sequence[TensorSpec], sizes: Sequence[int], views: Mapping[str, Tensor]) -> tuple[int, ...]:
+    """Of the buckets of these sizes into which the flat buffer is cut."""
+    digests = [xxhash.xxh3_64() for _ in sizes]
+    at, room = 0, sizes[0] if sizes else 0
+    for piece in _flat(specs, views):
         while piece:
             if not room:
-                at, room = at + 1, manifest.buckets[at + 1].nbytes
+                at, room = at + 1, sizes[at + 1]
             digests[at].update(piece[:room])
             room, piece = max(0, room - len(piece)), piece[room:]
     return tuple(int(digest.intdigest()) for digest in digests)
 
 
-def _flat(manifest: Manifest, views: Mapping[str, Tensor]) -> Iterator[memoryview]:
-    """What the manifest's flat buffer would hold: the tensors, with zeros between them."""
+def _flat(specs: Sequence[TensorSpec], views: Mapping[str, Tensor]) -> Iterator[memoryview]:
+    """What the flat buffer would hold: the tensors, with zeros between them."""
     end = 0
-    for spec in manifest.tensors:
+    for spec in specs:
         yield memoryview(bytes(spec.offset - end))
         yield _bytes(views[spec.name])
         end = spec.offset + spec.nbytes
@@ -299,11 +266,3 @@ def _with_dtype(config: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[s
         return config
     name = next(name for name, dtype in DTYPES.items() if dtype in kept)
     return {**config, **{key: name for key in ("dtype", "torch_dtype") if key in config}}
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -92,12 +92,12 @@ def decode(delta: bytes | memoryview, base: np.ndarray, out: np.ndarray, runs: S
 def entropy_bytes(old: np.ndarray, new: np.ndarray) -> tuple[int, float]:
     """(changed elements, bytes) for integers of one width: the zeroth-order entropy of the mask of changed elements and
     of the differences of those. What an encoding that knows nothing else could reach."""
-    changed = int(np.count_nonzero(old != new))
+    mask = old != new
+    changed = int(np.count_nonzero(mask))
     if not changed:
         return 0, 0.0
     share = changed / len(old)
     bits = 0.0 if share == 1 else -len(old) * (share * np.log2(share) + (1 - share) * np.log2(1 - share))
-    mask = old != new
     counts = np.unique(new[mask] - old[mask], return_counts=True)[1]
     bits += float(-(counts * np.log2(counts / changed)).sum())
     return changed, bits / 8

@@ -11,26 +11,22 @@ buffer is an allocation of its own (not the caching allocator's), since an IPC h
 from __future__ import annotations
 
 import base64
-import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from headrace.transport.weights.buffers import BufferPool
 from headrace.transport.weights.carrier import SenderSettings, StagedVersion
-from headrace.transport.weights.checksum import checksums
-from headrace.transport.weights.layout import Layout, build_layout, flatten_into, unflatten
-from headrace.transport.weights.manifest import Bucket, Manifest, WeightsMismatch
+from headrace.transport.weights.checksum import checksums, compare
+from headrace.transport.weights.layout import build_layout, flatten_into, unflatten
+from headrace.transport.weights.manifest import Manifest, WeightsMismatch
+from headrace.transport.weights.segment import HEADER_BYTES, OVERWRITING, STAMP_BYTES, read_stamp, stamp_bytes
+from headrace.transport.weights.staged import StagedCopy
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-HEADER_BYTES = 4096
-"""The stamp's page; the flat buffer begins behind it."""
-_STAMP = struct.Struct("<8sq")
-_MAGIC = b"headrace"
-_OVERWRITING = -1
 _PREFIX = "ipc"
 
 
@@ -80,7 +76,7 @@ class _DeviceBuffer:
         return self._all[HEADER_BYTES:]
 
     def stamp(self, version: int) -> None:
-        text = torch.frombuffer(bytearray(_STAMP.pack(_MAGIC, version)), dtype=torch.uint8)
+        text = torch.frombuffer(bytearray(stamp_bytes(version)), dtype=torch.uint8)
         self._all[: len(text)].copy_(text)
 
     def is_there(self) -> bool:
@@ -92,22 +88,6 @@ class _DeviceBuffer:
             with torch.cuda.device(self.device):
                 self._runtime.free(self._pointer)
             self._pointer = 0
-
-
-class _StagedBuffer:
-    """See StagedVersion."""
-
-    def __init__(self, buffer: _DeviceBuffer, layout: Layout, version: int, step: int) -> None:
-        self._buffer = buffer
-        self._layout = layout
-        self.version = version
-        self.step = step
-
-    def seal(self) -> Manifest:
-        sums = tuple(_device_checksum(self._buffer.bytes, start, nbytes) for start, nbytes in self._layout.bounds)
-        return self._layout.manifest(
-            version=self.version, step=self.step, transport="ipc", location=self._buffer.location, checksums=sums
-        )
 
 
 class IpcSender:
@@ -130,11 +110,18 @@ class IpcSender:
         with self._pool.filling(layout.nbytes, version) as buffer, torch.cuda.device(self._device):
             if buffer is None:
                 return None
-            buffer.stamp(_OVERWRITING)
+            buffer.stamp(OVERWRITING)
             flatten_into(buffer.bytes, tensors, layout)
             buffer.stamp(version)
             torch.cuda.current_stream(self._device).synchronize()
-        return _StagedBuffer(buffer, layout, version, step)
+        return StagedCopy(
+            layout,
+            version=version,
+            step=step,
+            transport="ipc",
+            location=buffer.location,
+            checksums=lambda: _device_checksums(buffer.bytes, layout.bounds),
+        )
 
     def release(self, version: int) -> None:
         """See WeightSender."""
@@ -171,14 +158,8 @@ class IpcReceiver:
     def verify(self) -> None:
         """See WeightReceiver. The bytes visit the host bucket by bucket, beside decoding."""
         self.check_unchanged()
-        flat = self._open()[HEADER_BYTES:]
-        bad = [
-            f"bucket {index} [{bucket.offset}, {bucket.offset + bucket.nbytes})"
-            for index, bucket in enumerate(self._manifest.buckets)
-            if not _matches(flat, bucket)
-        ]
-        if bad:
-            raise WeightsMismatch(f"version {self._manifest.version}: bad checksums in {'; '.join(bad[:5])}")
+        bounds = [(bucket.offset, bucket.nbytes) for bucket in self._manifest.buckets]
+        compare(self._manifest, _device_checksums(self._open()[HEADER_BYTES:], bounds))
 
     def tensors(self, *, include_tied: bool = False) -> Iterator[tuple[str, Tensor]]:
         """See WeightReceiver. Views into the learner's buffer, on the device."""
@@ -186,9 +167,9 @@ class IpcReceiver:
 
     def check_unchanged(self) -> None:
         """See WeightReceiver."""
-        magic, version = _STAMP.unpack(self._open()[: _STAMP.size].cpu().numpy().tobytes())
-        if magic != _MAGIC or version != self._manifest.version:
-            inside = "bytes being overwritten" if version == _OVERWRITING else f"version {version}"
+        version = read_stamp(self._open()[:STAMP_BYTES].cpu().numpy().data)
+        if version != self._manifest.version:
+            inside = "bytes being overwritten" if version == OVERWRITING else f"version {version}"
             raise WeightsMismatch(f"the learner's buffer holds {inside}, not version {self._manifest.version}")
 
     def close(self) -> None:
@@ -209,10 +190,7 @@ def _uuid(device: torch.device) -> str:
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
-def _matches(flat: Tensor, bucket: Bucket) -> bool:
-    return _device_checksum(flat, bucket.offset, bucket.nbytes) == bucket.checksum
-
-
-def _device_checksum(flat: Tensor, start: int, nbytes: int) -> int:
-    host = flat[start : start + nbytes].cpu()
-    return checksums(memoryview(host.numpy().data), [(0, nbytes)])[0]
+def _device_checksums(flat: Tensor, bounds: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+    """Of each (offset, nbytes), one after the other: no more than a bucket is on the host at a time."""
+    parts = ((flat[offset : offset + nbytes].cpu().numpy().data, nbytes) for offset, nbytes in bounds)
+    return tuple(checksums(part, [(0, nbytes)])[0] for part, nbytes in parts)

@@ -132,8 +132,8 @@ def flatten_into(buffer: Tensor, tensors: Mapping[str, Tensor], layout: Layout) 
             _view(buffer, spec).copy_(tensors[spec.name].detach())
 
 
-def unflatten(manifest: Manifest, buffer: Tensor, *, include_tied: bool) -> Iterator[tuple[str, Tensor]]:
-    """(name, view into `buffer`) in the manifest's order; tied names last, as the same views."""
+def unflatten(manifest: Manifest | Layout, buffer: Tensor, *, include_tied: bool) -> Iterator[tuple[str, Tensor]]:
+    """(name, view into `buffer`) in its order; tied names last, as the same views."""
     views: dict[str, Tensor] = {}
     for spec in manifest.tensors:
         views[spec.name] = _view(buffer, spec)

@@ -25,7 +25,14 @@ OVERWRITING = -1
 """the stamp while the bytes behind it change"""
 
 
-def read_stamp(memory: mmap.mmap) -> int | None:
+STAMP_BYTES = _STAMP.size
+
+
+def stamp_bytes(version: int) -> bytes:
+    return _STAMP.pack(_MAGIC, version)
+
+
+def read_stamp(memory: mmap.mmap | memoryview) -> int | None:
     """The version inside, OVERWRITING, or None where this is no segment."""
     magic, version = _STAMP.unpack_from(memory, 0)
     return version if magic == _MAGIC else None
@@ -66,7 +73,7 @@ class Segment:
 
     def stamp(self, version: int) -> None:
         """OVERWRITING before the first byte is changed, the version once the last one is."""
-        _STAMP.pack_into(self.map, 0, _MAGIC, version)
+        self.map[:STAMP_BYTES] = stamp_bytes(version)
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

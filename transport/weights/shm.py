@@ -17,30 +17,13 @@ import torch
 from headrace.transport.weights.buffers import BufferPool
 from headrace.transport.weights.carrier import SenderSettings, StagedVersion
 from headrace.transport.weights.checksum import checksums, verify
-from headrace.transport.weights.layout import Layout, build_layout, flatten_into, unflatten
+from headrace.transport.weights.layout import build_layout, flatten_into, unflatten
 from headrace.transport.weights.manifest import Manifest, WeightsMismatch
-from headrace.transport.weights.segment import DIRECTORY, HEADER_BYTES, OVERWRITING, Segment, SegmentFiles, read_stamp
+from headrace.transport.weights.segment import DIRECTORY, HEADER_BYTES, OVERWRITING, SegmentFiles, read_stamp
+from headrace.transport.weights.staged import StagedCopy
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-class _StagedSegment:
-    """See StagedVersion."""
-
-    def __init__(self, segment: Segment, layout: Layout, version: int, step: int) -> None:
-        self._segment = segment
-        self._layout = layout
-        self.version = version
-        self.step = step
-
-    def seal(self) -> Manifest:
-        with memoryview(self._segment.map)[HEADER_BYTES : HEADER_BYTES + self._layout.nbytes] as view:
-            sums = checksums(view, self._layout.bounds)
-        location = str(self._segment.path)
-        return self._layout.manifest(
-            version=self.version, step=self.step, transport="shm", location=location, checksums=sums
-        )
 
 
 class ShmWriter:
@@ -69,7 +52,14 @@ class ShmWriter:
             segment.stamp(OVERWRITING)
             flatten_into(torch.frombuffer(segment.map, dtype=torch.uint8, offset=HEADER_BYTES), tensors, layout)
             segment.stamp(version)
-        return _StagedSegment(segment, layout, version, step)
+
+        def sums() -> tuple[int, ...]:
+            with memoryview(segment.map)[HEADER_BYTES : HEADER_BYTES + layout.nbytes] as view:
+                return checksums(view, layout.bounds)
+
+        return StagedCopy(
+            layout, version=version, step=step, transport="shm", location=str(segment.path), checksums=sums
+        )
 
     def release(self, version: int) -> None:
         """See WeightSender."""

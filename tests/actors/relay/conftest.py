@@ -148,6 +148,15 @@ class World:
         await runtime.add(Generator(engine=engine, metrics_period_s=0), f"generator/{index}")
         return engine
 
+    async def start_and_serve(self) -> ReadingEngine:
+        """Both hosts, a relay, and an engine that serves version 1."""
+        await self.start()
+        await self.start_relay()
+        engine = await self.start_generator()
+        await self.publish(1)
+        await self.serves(engine, 1)
+        return engine
+
     def kill(self, name: str) -> None:
         """As SIGKILL, noticed at once."""
         runtime = self.runtimes.pop(name)

@@ -202,11 +202,7 @@ def test_a_source_that_is_killed_and_restarted_is_asked_for_the_rest(
 
 def test_a_relay_that_is_killed_during_a_fetch_begins_anew_and_holds_no_base(play: Any) -> None:
     async def body(world: Any) -> None:
-        await world.start()
-        await world.start_relay()
-        engine = await world.start_generator()
-        await world.publish(1)
-        await world.serves(engine, 1)
+        engine = await world.start_and_serve()
         world.source.answer = gate = Gate(len(world.source.asked) + 3)
         await world.publish(2)
         await gate.reached.wait()
@@ -225,11 +221,7 @@ def test_a_relay_that_is_killed_during_a_fetch_begins_anew_and_holds_no_base(pla
 
 def test_a_base_that_is_gone_at_the_source_means_whole_buckets(play: Any) -> None:
     async def body(world: Any) -> None:
-        await world.start()
-        await world.start_relay()
-        engine = await world.start_generator()
-        await world.publish(1)
-        await world.serves(engine, 1)
+        engine = await world.start_and_serve()
         world.source._source._copies.clear()
         await world.publish(2)
         await world.serves(engine, 2)
@@ -328,11 +320,7 @@ def test_an_adapter_brings_the_weights_below_it_once(play: Any) -> None:
 
 def test_on_a_slow_link_engines_serve_on_and_skip_what_was_superseded(play: Any) -> None:
     async def body(world: Any) -> None:
-        await world.start()
-        await world.start_relay()
-        engine = await world.start_generator()
-        await world.publish(1)
-        await world.serves(engine, 1)
+        engine = await world.start_and_serve()
         world.source.answer = gate = Gate(len(world.source.asked) + 2)
         await world.publish(2)
         await gate.reached.wait()
@@ -441,11 +429,7 @@ def test_nothing_is_left_in_shared_memory(play: Any) -> None:
     worlds: list[Any] = []
 
     async def body(world: Any) -> None:
-        await world.start()
-        await world.start_relay()
-        engine = await world.start_generator()
-        await world.publish(1)
-        await world.serves(engine, 1)
+        await world.start_and_serve()
         worlds.append(world)
         assert len(world.segments()) == 3
 

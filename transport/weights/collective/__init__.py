@@ -4,3 +4,9 @@ communicator.py is the interface (cupy.py: NCCL; memory.py: shared memory of one
 in its groups; passage.py moves a version bucket by bucket. Who is in a group, and what becomes of one
 that fails, is the parameter server's business.
 """
+
+COLLECTIVE = "nccl"
+"""The transport that needs sender and receivers at once, by its name in a manifest and in `weights.transport`."""
+STAGED, IN_PLACE = "staged", "in_place"
+"""Its `location` in a manifest: whether receivers bring the version near before they pause, or (weights.staging=false)
+pause and load each bucket as it arrives."""

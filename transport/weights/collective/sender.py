@@ -15,57 +15,17 @@ from typing import TYPE_CHECKING
 import torch
 
 from headrace.transport.weights.buffers import BufferPool
-from headrace.transport.weights.carrier import SenderSettings
+from headrace.transport.weights.carrier import SenderSettings, StagedVersion
 from headrace.transport.weights.checksum import checksums
-from headrace.transport.weights.collective import passage
+from headrace.transport.weights.collective import COLLECTIVE, IN_PLACE, STAGED, passage
 from headrace.transport.weights.collective.communicator import GroupBroken, make_unique_id, resolve
 from headrace.transport.weights.collective.rank import Rank
-from headrace.transport.weights.layout import Layout, build_layout, flatten_into
+from headrace.transport.weights.layout import build_layout, flatten_into
 from headrace.transport.weights.manifest import Manifest, WeightsMismatch
+from headrace.transport.weights.staged import MemoryBuffer, StagedCopy
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-STAGED, IN_PLACE = "staged", "in_place"
-"""A manifest's `location`: whether receivers bring the version near before they pause, or (weights.staging=false) pause
-and load each bucket as it arrives."""
-
-
-class _Buffer:
-    """See buffers.Buffer."""
-
-    def __init__(self, nbytes: int, device: str) -> None:
-        self.bytes = torch.zeros(max(nbytes, 1), dtype=torch.uint8, device=device)  # touched: no later copy faults
-        self.capacity_bytes = self.bytes.numel()
-
-    def is_there(self) -> bool:
-        return True
-
-    def remove(self) -> None:
-        """Its memory ends with the last view of it."""
-
-
-class _StagedBuffer:
-    """See StagedVersion."""
-
-    def __init__(self, sender: CollectiveSender, buffer: Tensor, layout: Layout, version: int, step: int) -> None:
-        self._sender = sender
-        self._buffer = buffer
-        self._layout = layout
-        self.version = version
-        self.step = step
-
-    def seal(self) -> Manifest:
-        host = self._buffer[: self._layout.nbytes].cpu()
-        manifest = self._layout.manifest(
-            version=self.version,
-            step=self.step,
-            transport="nccl",
-            location=self._sender.location,
-            checksums=checksums(host.numpy().data, self._layout.bounds),
-        )
-        self._sender.sealed(manifest, self._buffer)
-        return manifest
 
 
 class CollectiveSender:
@@ -76,7 +36,7 @@ class CollectiveSender:
         self._backend = ""  # of the first group
         self._bucket_bytes = settings.bucket_bytes
         self.location = STAGED if settings.num_buffers > 1 else IN_PLACE
-        self._pool = BufferPool(settings.num_buffers, lambda nbytes: _Buffer(nbytes, settings.device))
+        self._pool = BufferPool(settings.num_buffers, lambda nbytes: MemoryBuffer(nbytes, settings.device))
         self._held: dict[int, tuple[Manifest, Tensor]] = {}
         self._rank = Rank(device=settings.device, bucket_bytes=settings.bucket_bytes)
         self._joining: dict[str, _Joining] = {}
@@ -84,7 +44,7 @@ class CollectiveSender:
 
     def stage(
         self, tensors: Mapping[str, Tensor], *, version: int, step: int, dtype: str | None = None
-    ) -> _StagedBuffer | None:
+    ) -> StagedVersion | None:
         """See WeightSender. Raises ValueError where `version` is not a newer one."""
         layout = build_layout(tensors, dtype=dtype, bucket_bytes=self._bucket_bytes)
         with self._pool.filling(layout.nbytes, version) as buffer:
@@ -93,12 +53,21 @@ class CollectiveSender:
             flatten_into(buffer.bytes, tensors, layout)
             if buffer.bytes.device.type != "cpu":
                 torch.cuda.synchronize(buffer.bytes.device)  # the broadcast has a stream of its own
-        return _StagedBuffer(self, buffer.bytes, layout, version, step)
+        staged = buffer.bytes
 
-    def sealed(self, manifest: Manifest, buffer: Tensor) -> None:
-        """From here on it may be sent."""
-        with self._lock:
-            self._held[manifest.version] = manifest, buffer
+        def sealed(manifest: Manifest) -> None:
+            with self._lock:
+                self._held[manifest.version] = manifest, staged  # from here on it may be sent
+
+        return StagedCopy(
+            layout,
+            version=version,
+            step=step,
+            transport=COLLECTIVE,
+            location=self.location,
+            checksums=lambda: checksums(staged[: layout.nbytes].cpu().numpy().data, layout.bounds),
+            sealed=sealed,
+        )
 
     def release(self, version: int) -> None:
         """See WeightSender. Where a send that was given up reads there still, what it sends fails its checksums."""
