@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -13,6 +15,7 @@ from headrace.actors.generator.engine import EngineDied
 from headrace.actors.generator.group_ranks import Broadcast
 from headrace.actors.messages import JoinGroup
 from headrace.transport.weights import Manifest, SenderSettings, WeightsMismatch
+from headrace.transport.weights.collective import memory
 from headrace.transport.weights.collective.communicator import GroupBroken
 from headrace.transport.weights.collective.sender import CollectiveSender
 from headrace.transport.weights.layout import model_tensors
@@ -28,6 +31,7 @@ class Learner:
         self.bench, self.sender = bench, sender
         self.version = bench.version
         self.number = 0
+        self.unique_id = b""
 
     def stage(self, model: Any, **changes: Any) -> Manifest:
         for version in range(self.version + 1):
@@ -45,12 +49,28 @@ class Learner:
         opened = await asyncio.to_thread(
             self.sender.open_group, group, world_size=world_size, timeout_s=timeout_s, keep=()
         )
+        _, self.unique_id = opened
         message = JoinGroup(group, *opened, 1, world_size, timeout_s, ())
         await both(engine.ranks.join(message), asyncio.to_thread(self.sender.joined, group, timeout_s))
         return group
 
+    async def until_joining(self, num_ranks: int) -> None:
+        """That many of the engine's ranks have begun to join the newest group, which has not come together."""
+        while sum(_have_joined(self.unique_id)[1 : num_ranks + 1]) < num_ranks:
+            await asyncio.sleep(0.001)
+
     async def send(self, group: str, version: int, timeout_s: float = LONG_S) -> None:
         await asyncio.to_thread(self.sender.send, group, version, timeout_s=timeout_s)
+
+
+def _have_joined(unique_id: bytes) -> list[int]:
+    """Of each rank whether it has come, read off the memory of a group that is coming together."""
+    path = unique_id.decode().rpartition(":")[0]
+    if not path or os.stat(path).st_size <= memory._HEADER_BYTES:
+        return [0]
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), memory._HEADER_BYTES, access=mmap.ACCESS_READ) as header:
+        with memoryview(header).cast("q") as words:
+            return words[memory._RANKS + memory._JOINED :: memory._RANK_STRIDE].tolist()
 
 
 async def both(*awaitables: Awaitable[Any]) -> list[Any]:
@@ -177,8 +197,10 @@ def test_an_abort_ends_a_join_and_a_receipt_and_says_how_far_they_came(
     manifest = learner.stage(models["second"])
 
     async def abort_a_join() -> None:
+        num_ranks = await shared.engine.ranks.count()
+        learner.unique_id = b""
         joining = asyncio.ensure_future(learner.group(extra_ranks=1))
-        await asyncio.sleep(0.3)
+        await learner.until_joining(num_ranks)
         group = f"{id(learner)}-{learner.number}"
         assert await shared.engine.ranks.abort(group) == 1
         learner.sender.abort(group)

@@ -40,6 +40,12 @@ def gap(bench: Any, model: Any, prompts: Any, forward_logprobs: Any) -> float:
     return float(np.concatenate(gaps).max())
 
 
+async def until_generating(server: Any, before: int) -> None:
+    """More than `before` tokens: the requests that were just made are under way."""
+    while await asyncio.to_thread(server.num_generated) <= before:
+        await asyncio.sleep(0)
+
+
 def test_a_server_that_goes_and_comes_back(
     bench: Any, server: Any, models: Any, model_path: str, prompts: Any, forward_logprobs: Any
 ) -> None:
@@ -47,9 +53,11 @@ def test_a_server_that_goes_and_comes_back(
     bench.serve(models["second"])
     assert gap(bench, models["second"], prompts, forward_logprobs) <= 1e-4
 
+    before = server.num_generated()
+
     async def killed_under_requests() -> Any:
         running = [asyncio.ensure_future(bench.engine.generate(bench.request(p, 480))) for p in prompts[:16]]
-        await asyncio.sleep(0.3)
+        await until_generating(server, before)
         server.kill()
         return await asyncio.gather(*running, return_exceptions=True)
 
@@ -103,9 +111,12 @@ def test_keys_and_values_are_computed_anew_where_asked(
     bench = make_bench(engine, make_checkpoint_sender())
 
     async def update_while_running() -> Any:
+        manifest = bench.stage(model_tensors(models["second"]))
+        await bench.engine.stage_weights(manifest)
+        before = server.num_generated()
         running = asyncio.ensure_future(bench.engine.generate(bench.request(prompts[0], 400, seed=1)))
-        await asyncio.sleep(0.3)
-        await bench.update(models["second"])
+        await until_generating(server, before)
+        await bench.engine.commit_weights(manifest)
         return await running
 
     completion = bench.run(update_while_running())

@@ -67,6 +67,14 @@ class Server:
                 time.sleep(0.5)
         raise AssertionError(f"vllm serve did not come up: {self._log.read_text()[-3000:]}")
 
+    def num_generated(self) -> int:
+        """Tokens, since its start."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as answer:
+            for line in answer.read().decode().splitlines():
+                if line.startswith("vllm:generation_tokens_total"):
+                    return int(float(line.rpartition(" ")[2]))
+        return 0
+
     def kill(self) -> None:
         """All of it at once, as when its machine goes."""
         process, self._process = self._process, None
