@@ -56,7 +56,7 @@ class Learner:
 
     async def until_joining(self, num_ranks: int) -> None:
         """That many of the engine's ranks have begun to join the newest group, which has not come together."""
-        while sum(_have_joined(self.unique_id)[1 : num_ranks + 1]) < num_ranks:
+        while sum(_have_joined(self.unique_id)[1 : num_ranks + 1]) < num_ranks:  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.001)
 
     async def send(self, group: str, version: int, timeout_s: float = LONG_S) -> None:
@@ -68,9 +68,12 @@ def _have_joined(unique_id: bytes) -> list[int]:
     path = unique_id.decode().rpartition(":")[0]
     if not path or os.stat(path).st_size <= memory._HEADER_BYTES:
         return [0]
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), memory._HEADER_BYTES, access=mmap.ACCESS_READ) as header:
-        with memoryview(header).cast("q") as words:
-            return words[memory._RANKS + memory._JOINED :: memory._RANK_STRIDE].tolist()
+    with (
+        open(path, "rb") as file,
+        mmap.mmap(file.fileno(), memory._HEADER_BYTES, access=mmap.ACCESS_READ) as header,
+        memoryview(header).cast("q") as words,
+    ):
+        return words[memory._RANKS + memory._JOINED :: memory._RANK_STRIDE].tolist()
 
 
 async def both(*awaitables: Awaitable[Any]) -> list[Any]:
