@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +10,9 @@ import tempfile
 import time
 import urllib.request
 from pathlib import Path
+
+from headrace.launch.processes import kill_sessions, processes_of_sessions
+from headrace.launch.shared_memory import mapped_by, remove_unmapped
 
 START_S = 400
 
@@ -79,8 +81,10 @@ class Server:
         """All of it at once, as when its machine goes."""
         process, self._process = self._process, None
         if process is not None:
-            os.killpg(process.pid, signal.SIGKILL)
+            segments = mapped_by(processes_of_sessions([process.pid]))
+            assert kill_sessions([process.pid]) == []
             process.wait(60)
+            remove_unmapped(segments)
 
     def stop(self) -> None:
         self.kill()
