@@ -181,6 +181,7 @@ def check_values(config: Mapping[str, Any]) -> list[Problem]:
 
 
 ENGINE_ROLES = ("generator", "evaluator")
+VLLM = "headrace.actors.generator.vllm_engine.VllmEngine"
 
 
 def check_relays(processes: tuple[ProcessPlan, ...], config: Mapping[str, Any]) -> list[Problem]:
@@ -209,6 +210,30 @@ def check_relays(processes: tuple[ProcessPlan, ...], config: Mapping[str, Any]) 
             fix = "write relay: {count: 1}, or use weights=shm where one host plays all nodes"
             problems.append(Problem(f"topology.nodes.{node}.actors.relay.count", str(count), allowed, fix))
     return problems
+
+
+def check_one_gpu(processes: tuple[ProcessPlan, ...], config: Mapping[str, Any]) -> list[Problem]:
+    """With weights=ipc: the learner is on a GPU, and every engine is vLLM on the same one."""
+    learner = next((process for process in processes if process.role == "learner"), None)
+    if value_at(config, "weights.transport") != "ipc" or learner is None:
+        return []
+    given, fix = "'ipc'", "use weights=shm, or topology=one_gpu learner.device=cuda evaluator/engine=vllm"
+    device = value_at(config, "learner.device")
+    if not str(device).startswith("cuda"):
+        allowed = f"shm, stream, checkpoint or nccl, as learner.device is {shorten(device)}"
+        return [Problem("weights.transport", given, allowed, fix)]
+    for process in processes:
+        if process.role not in ENGINE_ROLES:
+            continue
+        place = f"{process.name} has {'GPU ' + ', '.join(process.devices) if process.devices else 'no GPU'}"
+        has = f"the learner {'GPU ' + ', '.join(learner.devices) if learner.devices else 'none by the topology'}"
+        if process.node != learner.node or process.devices != learner.devices:
+            return [Problem("weights.transport", given, f"shm or nccl, as {place} and {has}", fix)]
+        engine = value_at(config, f"{process.role}.engine._target_")
+        if engine != VLLM:
+            allowed = f"shm, as {process.role}.engine is {shorten(engine)}, which cannot map device memory"
+            return [Problem("weights.transport", given, allowed, f"{process.role}/engine=vllm, or weights=shm")]
+    return []
 
 
 def check_counts(processes: tuple[ProcessPlan, ...], config: Mapping[str, Any]) -> list[Problem]:

@@ -5,6 +5,7 @@ Containers are plain dicts and lists from here on (cases I118). Raises ConfigErr
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from headrace.launch.problems import ConfigError, Problem, did_you_mean, listing, shorten
+from headrace.launch.topology import plan_topology, roles_of
+from headrace.launch.weight_choice import AUTO, WeightChoice, choose_transport
 
 CONFIG_MODULE = "headrace.configs"
 CONFIG_NAME = "launch"
@@ -73,7 +76,8 @@ def _origin(raw: object, key: str) -> str:
 def compose_config(
     overrides: Sequence[str], *, config_dirs: Sequence[Path] = (), config_name: str = CONFIG_NAME
 ) -> Composed:
-    """Compose `configs/launch.yaml` with these overrides. `config_dirs` are searched after it (a user's own groups)."""
+    """Compose `configs/launch.yaml` with these overrides. `config_dirs` are searched after it (a user's own groups).
+    weights=auto is resolved here."""
     _check_folders(config_dirs)
     search = (
         [f"hydra.searchpath=[{','.join('file://' + str(d.absolute()) for d in config_dirs)}]"] if config_dirs else []
@@ -84,13 +88,32 @@ def compose_config(
         if wrong:
             raise ConfigError(wrong)
         try:
-            return Composed(compose(config_name, [*search, *overrides]), tuple(overrides))
+            composed = Composed(compose(config_name, [*search, *overrides]), tuple(overrides))
+            choice = _choose_weights(composed)
+            if choice is None:
+                return composed
+            kept = [o.input_line or "" for o in parsed if o.key_or_group not in ("weights", "weights.transport")]
+            config = compose(config_name, [*search, *kept, f"weights={choice.transport}"])
+            OmegaConf.update(config, "weights.auto_reason", choice.reason, force_add=True)
+            return Composed(config, tuple(overrides))
         except (HydraException, OmegaConfBaseException) as error:
             if isinstance(error, MissingConfigException) and error.missing_cfg_file == config_name:
                 fix = "the root of a configuration of your own lies in a --config-dir"
                 raise ConfigError([Problem("--config-name", repr(config_name), CONFIG_NAME, fix)]) from error
             problems = _unknown_keys(parsed, search, config_name)
             raise ConfigError(problems or [_hydra_problem(error)]) from error
+
+
+def _choose_weights(composed: Composed) -> WeightChoice | None:
+    """None where a transport was named, or where values are missing: whoever resolves the configuration says so."""
+    if OmegaConf.select(composed.config, "weights.transport") != AUTO:
+        return None
+    try:
+        config = composed.resolve(dir="?", id="?")
+    except ConfigError:
+        return None
+    processes, _ = plan_topology(config.get("topology") or {}, roles_of(config))
+    return choose_transport(config, processes, has_cupy=importlib.util.find_spec("cupy") is not None)
 
 
 def sweep(overrides: Sequence[str]) -> list[tuple[str, ...]]:

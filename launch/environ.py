@@ -69,8 +69,8 @@ def set_for_this_process(variables: Mapping[str, str]) -> None:
 
 
 def check_distinct_devices(environments: Sequence[tuple[str, str, Mapping[str, str]]]) -> None:
-    """(process, node, environment) of a whole topology. Raises ValueError where two processes of a node see one
-    device."""
+    """(process, node, environment) of all processes of a topology that do not share. Raises ValueError where two of a
+    node see one device."""
     owners: dict[tuple[str, str], str] = {}
     for process, node, environment in environments:
         for device in filter(None, environment.get(DEVICE_VARIABLE, "").split(",")):

@@ -82,7 +82,11 @@ class LocalLauncher:
 
         def admit(processes: Sequence[ProcessPlan]) -> None:
             check_distinct_devices(
-                [(plan.name, plan.node, child_environment(environment, plan, offline=True)) for plan in processes]
+                [
+                    (plan.name, plan.node, child_environment(environment, plan, offline=True))
+                    for plan in processes
+                    if not plan.shared
+                ]
             )
 
         admit(job.processes)

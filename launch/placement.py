@@ -1,5 +1,5 @@
 """Which process runs on which node, and on which of its device slots, also after a node was lost. A pure state
-machine: each process is on one living node or homeless, and no slot is given twice.
+machine: each process is on one living node or homeless, and no slot is given twice (but to those that share it).
 
 A lost node's processes become homeless; `settle` places those for which a living node has room: as many free slots as
 they need, which for a process without devices is any node. A role that has nobody left comes first. Called by
@@ -53,6 +53,11 @@ class Placement:
         taken = {device for plan in self.on(node) for device in plan.devices}
         return [device for device in self._devices[node] if device not in taken]
 
+    def _slots_for(self, plan: ProcessPlan, node: str) -> list[str]:
+        """Those of the node that this process may have: free ones, or where it shares, those that sharing ones have."""
+        taken = {device for other in self.on(node) if not (plan.shared and other.shared) for device in other.devices}
+        return [device for device in self._devices[node] if device not in taken]
+
     def roles_missing(self) -> set[str]:
         """Roles of which every process is homeless."""
         return {plan.role for plan in self.homeless} - {p.role for node in self.nodes for p in self.on(node)}
@@ -61,7 +66,7 @@ class Placement:
 
     def add(self, plan: ProcessPlan) -> None:
         """A process that joins, on a living node and free slots of it. Raises ValueError."""
-        taken = set(plan.devices) - set(self.free_slots(plan.node) if plan.node in self.nodes else ())
+        taken = set(plan.devices) - set(self._slots_for(plan, plan.node) if plan.node in self.nodes else ())
         if plan.name in self._plans or plan.node not in self.nodes or taken:
             raise ValueError(f"{plan.name} cannot join on {plan.node}: the name, the node or its slots are not free")
         self._plans[plan.name] = plan
@@ -95,7 +100,7 @@ class Placement:
         while plan := self._next():
             node = self._room_for(plan)
             assert node is not None
-            slots = tuple(self.free_slots(node)[: len(plan.devices)])
+            slots = tuple(self._slots_for(plan, node)[: len(plan.devices)])
             self._homeless.remove(plan.name)
             self._plans[plan.name] = moved = replace(plan, node=node, devices=slots)
             placed.append(moved)
@@ -108,5 +113,5 @@ class Placement:
 
     def _room_for(self, plan: ProcessPlan) -> str | None:
         """The living node with the fewest processes among those with enough free slots."""
-        fitting = [node for node in self.nodes if len(self.free_slots(node)) >= len(plan.devices)]
+        fitting = [node for node in self.nodes if len(self._slots_for(plan, node)) >= len(plan.devices)]
         return min(fitting, key=lambda node: len(self.on(node)), default=None)

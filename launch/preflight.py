@@ -19,14 +19,14 @@ from typing import Any
 from headrace.actors.grader.grading import why_unscorable
 from headrace.actors.session import Task
 from headrace.launch.building import build
-from headrace.launch.checks import check_counts, check_relays, check_values, value_at
+from headrace.launch.checks import check_counts, check_one_gpu, check_relays, check_values, value_at
 from headrace.launch.numbers import check_numbers
 from headrace.launch.parent_death import die_with_parent
 from headrace.launch.preflight_result import BUILDING, RESULT
 from headrace.launch.problems import Problem, shorten
 from headrace.launch.run_folder import read_config, write_json
 from headrace.launch.schema import check_targets, find_target
-from headrace.launch.surroundings import check_devices, check_folders, check_journal, check_models
+from headrace.launch.surroundings import check_devices, check_folders, check_gpu, check_journal, check_models
 from headrace.launch.topology import count_actors, plan_topology, roles_of
 from headrace.transport import Actor
 
@@ -41,9 +41,10 @@ def check_config(
     """Every problem that can be found without preparing the model. Imports the classes that the configuration names;
     `building` is told of each before it is made."""
     processes, problems = plan_topology(config.get("topology") or {}, roles_of(config))
-    counts = [] if problems else [*check_counts(processes, config), *check_relays(processes, config)]
+    placed_well = [check_counts, check_relays, check_one_gpu]
+    counts = [] if problems else [found for check in placed_well for found in check(processes, config)]
     found = [*problems, *check_numbers(config), *check_values(config), *counts, *check_targets(config)]
-    found += [*check_folders(config), *check_journal(config), *check_devices(config, processes)]
+    found += [*check_folders(config), *check_journal(config), *check_devices(config, processes), *check_gpu(config)]
     placed = count_actors(processes)
     broken = {problem.key.partition(".")[0] for problem in found}
     for role in sorted(placed):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.launch.building import build
+from headrace.launch.checks import value_at
 from headrace.launch.child import Child
 from headrace.launch.compose import Composed
 from headrace.launch.console import Console
@@ -84,6 +85,8 @@ async def run_job(composed: Composed, console: Console, argv: Sequence[str]) -> 
         raise
     console.keep(folder / "logs" / "console.log")
     console.say(f"run folder {folder}")
+    if reason := value_at(config, "weights.auto_reason"):
+        console.say(f"weights travel by {value_at(config, 'weights.transport')}, chosen by weights=auto: {reason}")
     root = folder.parent.parent
     point_latest(root, folder)
     facts = provenance(

@@ -149,8 +149,12 @@ def _joining(
         )
     line = placement_of(topology, node if node in lines else lines[0], wish.role)
     placement = replace(line, node=node, count=num)
-    free = free_slots[node]
-    wanted = -(-num // placement.per_process) * placement.devices
+    free = (
+        [str(device) for device in topology["nodes"][node].get("devices") or ()]
+        if placement.shared
+        else free_slots[node]
+    )
+    wanted = placement.devices * (1 if placement.shared else -(-num // placement.per_process))
     if wanted > len(free):
         all_slots = len(topology["nodes"][node].get("devices") or ())
         raise CannotScale(

@@ -4,6 +4,7 @@ accelerator. Looks at the disk and, where a GPU is asked for, at torch; so it ru
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -92,6 +93,24 @@ def check_devices(config: Mapping[str, Any], processes: tuple[ProcessPlan, ...])
     if not torch.cuda.is_available():
         fix = "use learner.device=cpu, or install a torch build for the GPU that there is"
         return [Problem("learner.device", repr(device), "cpu, as torch finds no GPU on this machine", fix)]
+    return []
+
+
+def check_gpu(config: Mapping[str, Any]) -> list[Problem]:
+    """Weights that move between GPUs: torch finds one here, and CuPy is there."""
+    by_ipc = _text(config, "weights.transport") == "ipc"
+    key, given = ("weights.transport", "ipc") if by_ipc else ("weights.communicator", "cupy")
+    if not by_ipc and _text(config, key) != given:
+        return []
+    other, fix = ("shm", "use weights=shm") if by_ipc else ("memory", "use weights.communicator=memory")
+    import torch
+
+    if not torch.cuda.is_available():
+        allowed = f"{other}, as torch finds no GPU on this machine"
+        return [Problem(key, repr(given), allowed, f"{fix}, or weights=auto, which takes what fits")]
+    if importlib.util.find_spec("cupy") is None:
+        allowed = f"{other}, as CuPy is not installed"
+        return [Problem(key, repr(given), allowed, f"{fix}, or install headrace[cuda]")]
     return []
 
 

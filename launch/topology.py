@@ -21,7 +21,7 @@ from typing import Any
 from headrace.launch.problems import Problem, did_you_mean, listing, shorten
 
 NODE_KEYS = ("actors", "devices")
-PLACEMENT_KEYS = ("count", "per_process", "devices", "threads", "environment")
+PLACEMENT_KEYS = ("count", "per_process", "devices", "shared", "threads", "environment")
 RESERVED_ROLES = ("directory", "node", "runtime", "supervisor")
 """names of the run's own actors"""
 LARGEST_COUNT = 10_000
@@ -31,8 +31,9 @@ MOST_PROCESSES = 1_024
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
-    """One process. `actors` are full names ("generator/0"); `devices` are distinct slots of its node; `threads` None
-    leaves the libraries' own choice; `environment` holds extra variables."""
+    """One process. `actors` are full names ("generator/0"); `devices` are distinct slots of its node, which only other
+    `shared` processes have too; `threads` None leaves the libraries' own choice; `environment` holds extra variables.
+    """
 
     name: str
     node: str
@@ -41,11 +42,13 @@ class ProcessPlan:
     devices: tuple[str, ...] = ()
     threads: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One line of the topology: `count` actors of `role` on `node`."""
+    """One line of the topology: `count` actors of `role` on `node`. `shared`: its processes use the node's first
+    `devices` slots together with every other shared line's; the rest is for those that want slots of their own."""
 
     node: str
     role: str
@@ -54,6 +57,7 @@ class Placement:
     devices: int = 0
     threads: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    shared: bool = False
 
 
 def roles_of(config: Mapping[str, Any]) -> set[str]:
@@ -151,6 +155,10 @@ def _placement(node: str, role: str, line: object, roles: set[str]) -> tuple[Pla
         return None, [Problem(key, shorten(line), "a mapping with `count`", f"write {role}: {{count: 1}}")]
     problems = _unknown_keys(line, PLACEMENT_KEYS, key)
     problems += _count_problems(line, key)
+    shared = line.get("shared", False)
+    if not isinstance(shared, bool):
+        fix = "true where learner and engines use one GPU"
+        problems.append(Problem(f"{key}.shared", shorten(shared), "true or false", fix))
     variables = line.get("environment") or {}
     if not isinstance(variables, Mapping):
         fix = "write environment: {NAME: value}"
@@ -169,6 +177,7 @@ def _placement(node: str, role: str, line: object, roles: set[str]) -> tuple[Pla
             devices=line.get("devices", 0),
             threads=line.get("threads"),
             environment=environment,
+            shared=bool(shared),
         ),
         [],
     )
@@ -196,11 +205,14 @@ def _processes(
     processes: list[ProcessPlan] = []
     problems: list[Problem] = []
     next_index: dict[str, int] = {}
-    free = {node: list(devices) for node, devices in slots.items()}
+    num_shared = {
+        node: max((p.devices for p in placements if p.shared and p.node == node), default=0) for node in slots
+    }
+    free = {node: list(devices[num_shared[node] :]) for node, devices in slots.items()}
     for placement in placements:
         num_processes = -(-placement.count // placement.per_process)
-        wanted = num_processes * placement.devices
-        if wanted > len(free[placement.node]):
+        wanted = 0 if placement.shared else num_processes * placement.devices
+        if wanted > len(free[placement.node]) or placement.devices > len(slots[placement.node]):
             key = f"topology.nodes.{placement.node}.actors.{placement.role}.devices"
             given = f"{placement.devices} for each of {num_processes} processes"
             allowed = f"{len(free[placement.node])} free of the node's {len(slots[placement.node])}"
@@ -208,18 +220,20 @@ def _processes(
             continue
         first = next_index.get(placement.role, 0)
         next_index[placement.role] = first + placement.count
-        processes += cut_processes(placement, first, free[placement.node])
+        own = slots[placement.node] if placement.shared else free[placement.node]
+        processes += cut_processes(placement, first, own)
         del free[placement.node][:wanted]
     return tuple(processes), problems
 
 
 def cut_processes(placement: Placement, first: int, free: Sequence[str]) -> list[ProcessPlan]:
     """The processes of `placement.count` actors from index `first` on, each with its own of the `free` slots, which are
-    enough."""
+    enough, or all with the first of them where they share."""
     processes: list[ProcessPlan] = []
     for start in range(0, placement.count, placement.per_process):
         size = min(placement.per_process, placement.count - start)
-        slots = free[len(processes) * placement.devices :][: placement.devices]
+        begin = 0 if placement.shared else len(processes) * placement.devices
+        slots = free[begin:][: placement.devices]
         processes.append(_process(placement, first + start, size, tuple(slots)))
     return processes
 
@@ -234,4 +248,5 @@ def _process(placement: Placement, first: int, size: int, devices: tuple[str, ..
         devices=devices,
         threads=placement.threads,
         environment=dict(placement.environment),
+        shared=placement.shared,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.launch.checks import check_counts, check_relays, check_values
+from headrace.launch.checks import VLLM, check_counts, check_one_gpu, check_relays, check_values
 from headrace.launch.topology import ProcessPlan
 
 GOOD: dict[str, Any] = {
@@ -137,3 +137,34 @@ def test_other_means_need_no_relay() -> None:
     assert (
         check_relays(placed(learner="a", parameter_server="b", generator="b"), {"weights": {"transport": "shm"}}) == []
     )
+
+
+@pytest.mark.parametrize(
+    ("device", "engines", "engine", "said"),
+    [
+        ("cuda", (("0",), ("0",)), VLLM, None),
+        ("cpu", (("0",), ("0",)), VLLM, "learner.device is 'cpu'"),
+        ("cuda", (("0",), ()), VLLM, "generator-1 has no GPU and the learner GPU 0"),
+        ("cuda", (("0",), ("1",)), VLLM, "generator-1 has GPU 1 and the learner GPU 0"),
+        ("cuda", (("0",), ("0",)), "x.Torch", "cannot map device memory"),
+    ],
+)
+def test_ipc_is_for_a_learner_and_engines_on_one_gpu(
+    device: str, engines: tuple[tuple[str, ...], ...], engine: str, said: str | None
+) -> None:
+    learner = ProcessPlan("learner-0", "n", "learner", ("learner/0",), ("0",), shared=True)
+    processes = [
+        ProcessPlan(f"generator-{i}", "n", "generator", (f"generator/{i}",), devices, shared=True)
+        for i, devices in enumerate(engines)
+    ]
+    config = {
+        "weights": {"transport": "ipc"},
+        "learner": {"device": device},
+        "generator": {"engine": {"_target_": engine}},
+    }
+    problems = check_one_gpu((learner, *processes), config)
+    assert [p.key for p in problems] == ([] if said is None else ["weights.transport"])
+    if said is not None:
+        assert said in problems[0].allowed
+        assert "weights=shm" in problems[0].fix
+    assert check_one_gpu((learner, *processes), {**config, "weights": {"transport": "shm"}}) == []

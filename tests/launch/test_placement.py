@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -47,6 +49,22 @@ def test_what_needs_no_device_goes_to_the_emptiest_node_and_what_does_to_free_sl
         "generator-1": ("b", ("0",)),
         "environment-0": ("b", ()),
     }
+
+
+def test_those_that_share_a_slot_move_together() -> None:
+    both = [
+        replace(plan("learner-0", "a", "0"), shared=True),
+        replace(plan("generator-0", "a", "0"), shared=True),
+        plan("judge-0", "a", "1"),
+    ]
+    made = Placement(both, {"a": ("0", "1"), "b": ("5",)})
+    assert made.free_slots("a") == []
+    made.lose("a")
+    assert [(p.name, p.devices) for p in made.settle()] == [("learner-0", ("5",)), ("generator-0", ("5",))]
+    assert [p.name for p in made.homeless] == ["judge-0"]
+    with pytest.raises(ValueError, match="not free"):
+        made.add(plan("judge-1", "b", "5"))
+    made.add(replace(plan("generator-1", "b", "5"), shared=True))
 
 
 def test_what_finds_no_slot_waits_until_one_is_back() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.launch.surroundings import check_devices, check_folders, check_models
+from headrace.launch.surroundings import check_devices, check_folders, check_gpu, check_models
 from headrace.launch.topology import ProcessPlan
 
 
@@ -68,3 +68,24 @@ def test_a_learner_on_a_device_that_it_does_not_get(monkeypatch: pytest.MonkeyPa
     assert check_devices(local, (with_device,)) == []
     assert check_devices({"learner": {"device": "cpu"}}, (plan,)) == []
     assert check_devices(local, ()) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "fix"),
+    [("weights.transport", "ipc", "weights=shm"), ("weights.communicator", "cupy", "weights.communicator=memory")],
+)
+def test_weights_between_gpus_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, key: str, given: str, fix: str
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    (problem,) = check_gpu(nested(key, given))
+    assert (problem.key, problem.given) == (key, repr(given))
+    assert "finds no GPU" in problem.allowed
+    assert fix in problem.fix
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    (problem,) = check_gpu(nested(key, given))
+    assert "CuPy is not installed" in problem.allowed
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    assert check_gpu(nested(key, given)) == []
+    assert check_gpu(nested(key, "auto")) == []

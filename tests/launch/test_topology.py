@@ -59,6 +59,29 @@ def test_each_process_sees_devices_of_its_own(parent: str | None) -> None:
     check_distinct_devices(environments)
 
 
+def test_those_that_share_have_the_first_slots_together_and_nobody_else_has_them() -> None:
+    actors = {
+        "learner": {"count": 1, "devices": 1, "shared": True},
+        "generator": {"count": 2, "devices": 1, "shared": True},
+        "judge": {"count": 2, "devices": 1},
+    }
+    processes, problems = plan_topology(one_node(actors, devices=[0, 1, 2]), ROLES)
+    assert not problems
+    assert [(p.name, p.devices, p.shared) for p in processes] == [
+        ("learner-0", ("0",), True),
+        ("generator-0", ("0",), True),
+        ("generator-1", ("0",), True),
+        ("judge-0", ("1",), False),
+        ("judge-1", ("2",), False),
+    ]
+    for devices, key in (([0, 1], "judge.devices"), ([], "learner.devices")):
+        processes, problems = plan_topology(one_node(actors, devices=devices), ROLES)
+        assert processes == ()
+        assert problems[0].key == f"topology.nodes.n.actors.{key}"
+    wrong = {"learner": {"count": 1, "shared": "yes"}}
+    assert [p.key for p in plan_topology(one_node(wrong), ROLES)[1]] == ["topology.nodes.n.actors.learner.shared"]
+
+
 def test_two_processes_on_one_device_are_refused_before_the_start() -> None:
     plan = ProcessPlan("a", "n", "generator", ("generator/0",), devices=("0",))
     env = child_environment({}, plan, offline=True)
