@@ -58,12 +58,12 @@ class Model:
 MODELS = {
     "tiny": Model(("model=scratch_llama",), "vllm", 64, 64, 30, 8, 64, 32),
     "smollm2": Model(("model=smollm2", "weights.dtype=bfloat16", "generator.engine.num_threads=2"), "vllm",
-                     16, 24, 8, 5, 64, 64),
+                     16, 24, 8, 3, 24, 64),
     "synthetic-1gb": Model(
         ("model=scratch_llama", "model.hidden_size=1536", "model.num_layers=16", "model.num_heads=24",
          "model.head_dim=64", "model.intermediate_size=5120", "inference.dtype=bfloat16", "weights.dtype=bfloat16",
          "generator.engine.num_threads=2"),
-        "vllm", 4, 8, 5, 0, 8, 64),
+        "vllm", 4, 8, 5, 2, 4, 64),
 }  # fmt: skip
 QUICK = Model(("model=scratch_tiny",), "torch", 8, 8, 3, 2, 8, 16)
 
