@@ -21,10 +21,11 @@ from headrace.actors.generator.group_ranks import Broadcast
 from headrace.actors.generator.kv_policy import KvPolicy
 from headrace.actors.generator.limits import check_request
 from headrace.actors.generator.staged_weights import StagedWeights
-from headrace.actors.generator.vllm_group import WORKER, InWorkers, VllmRanks
+from headrace.actors.generator.vllm_group import WORKER, InWorkers
 from headrace.actors.generator.vllm_lora import VllmLora, check_no_adapter
 from headrace.actors.generator.vllm_requests import completion, sampling_params
 from headrace.actors.generator.vllm_weights import BACKEND
+from headrace.actors.generator.vllm_workers import ON_DEVICE, VllmWorkers
 from headrace.actors.messages import Completion, Generate
 from headrace.transport.weights import Expected, Manifest, WeightsMismatch, open_weights
 
@@ -116,7 +117,7 @@ class VllmEngine:
         self._lora = None if lora_rank is None else VllmLora(lora_rank)
         self._staged = StagedWeights()
         self._arriving: dict[str, Any] = {}  # where a version without a staging buffer is broadcast
-        self._ranks = VllmRanks(self._alive)
+        self._ranks = VllmWorkers(self._alive)
         self._callers: set[asyncio.Task[Any]] = set()
         self._watcher: asyncio.Task[None] | None = None
         self._death: str | None = "it was not started"
@@ -220,6 +221,12 @@ class VllmEngine:
     async def stage_weights(self, manifest: Manifest) -> StageTimings:
         """See Engine."""
         self._alive()
+        if manifest.transport in ON_DEVICE:
+            self._staged.drop()
+            self._check_whole(manifest)
+            timings = await self._ranks.open(manifest)
+            self._staged.adopt(manifest, InWorkers())
+            return timings
         if self._lora is None:
             check_no_adapter(manifest)
         else:
@@ -227,14 +234,14 @@ class VllmEngine:
         return await self._staged.stage(manifest, self._expected, self._held)
 
     @property
-    def ranks(self) -> VllmRanks:
+    def ranks(self) -> VllmWorkers:
         return self._ranks
 
     async def receive_weights(self, manifest: Manifest, broadcast: Broadcast) -> StageTimings:
         """See CollectiveEngine."""
         self._alive()
         self._staged.drop()
-        self._check_broadcast(manifest)
+        self._check_whole(manifest)
         timings = await self._ranks.receive(manifest, broadcast)
         self._staged.adopt(manifest, InWorkers())
         return timings
@@ -242,7 +249,7 @@ class VllmEngine:
     async def load_arriving(self, manifest: Manifest, broadcast: Broadcast) -> CommitTimings:
         """See CollectiveEngine. The workers receive while nothing is stepped; any failure of theirs is the engine's,
         for vLLM's model is taken apart by then."""
-        self._check_broadcast(manifest)
+        self._check_whole(manifest)
         self._staged.adopt(manifest, InWorkers())
         self._arriving = {"group": broadcast.group, "timeout_s": broadcast.timeout_s}
         try:
@@ -250,9 +257,12 @@ class VllmEngine:
         finally:
             self._arriving = {}
 
-    def _check_broadcast(self, manifest: Manifest) -> None:
+    def _check_whole(self, manifest: Manifest) -> None:
         if self._lora is not None:
-            raise WeightsMismatch("weights=nccl sends whole models; use weights=shm with generator.engine.lora_rank")
+            raise WeightsMismatch(
+                f"weights={manifest.transport} sends whole models; use weights=shm with generator.engine.lora_rank"
+            )
+        check_no_adapter(manifest)
         check_version(manifest, self._expected)
 
     async def commit_weights(self, manifest: Manifest) -> CommitTimings:
@@ -317,7 +327,10 @@ class VllmEngine:
             if self._served is None or full is None:
                 raise WeightsMismatch("the weights of model_path are not at hand")
             for manifest in (full, self._served):
-                await asyncio.to_thread(open_weights(manifest).verify)
+                if manifest.transport in ON_DEVICE:
+                    await self._ranks.open(manifest)
+                else:
+                    await asyncio.to_thread(open_weights(manifest).verify)
             self._held = None
             await self._load(engine, self._served)
         except Exception as error:

@@ -92,12 +92,13 @@ class StagedWeightTransfer(WeightTransferEngine[StagedInit, StagedUpdate]):  # t
 
     def _load(self, manifest: Manifest, update_info: StagedUpdate) -> None:
         if update_info.group:
-            receiver = rank_of_this_worker().receiver
+            receiver = rank_of_this_worker(str(self.device)).receiver
             arriving = receiver.arriving(update_info.group, manifest, timeout_s=update_info.timeout_s)
             self.model.load_weights(arriving)
             return
-        received = manifest.transport == COLLECTIVE
-        staged = rank_of_this_worker().take(manifest.version) if received else open_weights(manifest)
+        place = rank_of_this_worker(str(self.device))
+        near = manifest.transport == COLLECTIVE or place.holds(manifest.version)
+        staged = place.take(manifest.version) if near else open_weights(manifest)
         self.model.load_weights(staged.tensors())
         staged.check_unchanged()
         staged.close()

@@ -151,9 +151,9 @@ class Learner(WeightGroupRoot):
         if weights_communicator not in (AUTO, *BACKENDS):
             allowed = ", ".join((AUTO, *BACKENDS))
             raise ValueError(f"learner.weights_communicator must be one of {allowed}, got {weights_communicator!r}")
-        if lora is not None and weights_transport == COLLECTIVE:
+        if lora is not None and weights_transport in (COLLECTIVE, "ipc"):
             raise ValueError(
-                f"learner.weights_transport={COLLECTIVE} sends whole models, got learner.lora too; adapters are small: "
+                f"learner.weights_transport={weights_transport} sends whole models, got learner.lora too; adapters are small: "
                 "use weights=shm"
             )
         if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
