@@ -60,5 +60,5 @@ def _beside(device: str) -> Iterator[None]:
     if device == "cpu":
         yield
     else:
-        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
+        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
             yield
