@@ -269,6 +269,21 @@ class WeightsCommitted:
     requests_running: int
 
 
+@message("engine.sleep")
+@dataclass(frozen=True, slots=True)
+class SleepEngine:
+    """learner → generator (ask → EngineAsleep), evaluators too: I am about to train on a GPU that you may share. The
+    next commit or request wakes the engine again."""
+
+
+@message("engine.asleep")
+@dataclass(frozen=True, slots=True)
+class EngineAsleep:
+    """`why_not`: empty where it sleeps."""
+
+    why_not: str = ""
+
+
 # A collective: sender and receivers act at once, in a group of ranks (parameter_server/group_round.py). A group's name
 # is never used again, not by a later life of the parameter server either.
 

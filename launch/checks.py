@@ -162,6 +162,15 @@ def launcher_names_roles(config: Mapping[str, Any]) -> list[Problem]:
     ]
 
 
+def engines_sleep_in_sync_only(config: Mapping[str, Any]) -> list[Problem]:
+    if config.get("mode") == "sync":
+        return []
+    keys = [f"{role}.engine.sleep_while_training" for role in ENGINE_ROLES]
+    allowed = "false, unless mode=sync: with mode=async engines serve while the learner trains"
+    asked = [key for key in keys if value_at(config, key) is True]
+    return [Problem(key, "True", allowed, f"use mode=sync, or leave {key} out") for key in asked]
+
+
 RULES: tuple[Callable[[Mapping[str, Any]], list[Problem]], ...] = (
     whole_groups,
     publications_within_lag,
@@ -172,6 +181,7 @@ RULES: tuple[Callable[[Mapping[str, Any]], list[Problem]], ...] = (
     one_seed_for_all,
     enough_held_out,
     launcher_names_roles,
+    engines_sleep_in_sync_only,
 )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.launch.checks import value_at
+from headrace.launch.checks import ENGINE_ROLES, VLLM, value_at
 from headrace.launch.models.soundness import context_positions
 from headrace.launch.numbers import leaves
 from headrace.launch.problems import Problem, shorten
@@ -98,6 +98,14 @@ def check_devices(config: Mapping[str, Any], processes: tuple[ProcessPlan, ...])
 
 def check_gpu(config: Mapping[str, Any]) -> list[Problem]:
     """Weights that move between GPUs: torch finds one here, and CuPy is there."""
+    vllm = [f"{role}.engine" for role in ENGINE_ROLES if _text(config, f"{role}.engine._target_") == VLLM]
+    asked = [key for key in (f"{engine}.sleep_while_training" for engine in vllm) if value_at(config, key) is True]
+    if asked:
+        import torch
+
+        if not torch.cuda.is_available():
+            allowed = "false, as torch finds no GPU on this machine"
+            return [Problem(key, "True", allowed, "leave it out: it frees memory of a GPU") for key in asked]
     by_ipc = _text(config, "weights.transport") == "ipc"
     key, given = ("weights.transport", "ipc") if by_ipc else ("weights.communicator", "cupy")
     if not by_ipc and _text(config, key) != given:

@@ -17,14 +17,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from headrace.actors.generator.engine import CommitTimings, Engine, EngineDied, StageTimings
+from headrace.actors.generator.engine_sleep import EngineSleep
 from headrace.actors.generator.group_member import GroupMember
 from headrace.actors.generator.group_ranks import Broadcast
 from headrace.actors.generator.near_weights import NearWeights
 from headrace.actors.messages import (
     CommitWeights,
     Completion,
+    EngineAsleep,
     Generate,
     Metrics,
+    SleepEngine,
     StageWeights,
     WeightsCommitted,
     WeightsStaged,
@@ -75,6 +78,7 @@ class Generator(GroupMember):
         self._one_update = asyncio.Lock()
         self._updates: set[asyncio.Task[Any]] = set()
         self._near = NearWeights(context)
+        self._sleep = EngineSleep(self._engine)
         await self._engine.start()
         if not self._wait_for_weights:
             self._ready.set()
@@ -99,7 +103,8 @@ class Generator(GroupMember):
                 await self._ready.wait()
         try:
             with self.context.activity.working("decode"):  # the engine computes in threads or processes of its own
-                completion = await self._engine.generate(message)
+                async with self._sleep.awake():
+                    completion = await self._engine.generate(message)
         except EngineDied as error:
             self.engine_died(error)
             raise
@@ -117,6 +122,11 @@ class Generator(GroupMember):
     async def commit(self, message: CommitWeights) -> WeightsCommitted:
         """Raises WeightsMismatch where that version is not the staged one. Never goes back to an older version."""
         return await self._update(self._commit(message.version))
+
+    @handles(SleepEngine, concurrent=True)
+    async def sleep(self, message: SleepEngine) -> EngineAsleep:
+        """Not while an update is under way, nor beside requests."""
+        return EngineAsleep(await self._update(self._sleep.sleep()))
 
     async def _update(self, work: Coroutine[Any, Any, T]) -> T:
         """One at a time, to its end even where the asker's deadline passes: half an update must not be left behind."""
@@ -146,7 +156,8 @@ class Generator(GroupMember):
             return WeightsStaged(manifest.version)
         self._staged = None
         if broadcast is not None and manifest.location == IN_PLACE:
-            self._served(manifest, await self.collective_engine.load_arriving(manifest, broadcast))
+            async with self._sleep.awake():
+                self._served(manifest, await self.collective_engine.load_arriving(manifest, broadcast))
             return WeightsStaged(manifest.version)
         if broadcast is not None:
             self._stage_timings = timings = await self.collective_engine.receive_weights(manifest, broadcast)
@@ -167,7 +178,8 @@ class Generator(GroupMember):
             staged = "nothing" if manifest is None else f"version {manifest.version}"
             raise WeightsMismatch(f"commit of version {version}, but {staged} is staged; ask StageWeights first")
         try:
-            timings = await self._engine.commit_weights(manifest)
+            async with self._sleep.awake():
+                timings = await self._engine.commit_weights(manifest)
         finally:
             self._near.loaded()
         self._served(manifest, timings)
@@ -198,7 +210,8 @@ class Generator(GroupMember):
         request = Generate(f"update-probe-{version}", text, sampling, fresh=True, prompt_logprobs=True)
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
-                completion = await self._engine.generate(request)
+                async with self._sleep.awake():
+                    completion = await self._engine.generate(request)
         except EngineDied as error:
             return self.engine_died(error)
         except (TimeoutError, ValueError) as error:

@@ -69,6 +69,22 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class SleepingEngine(Engine, Protocol):
+    """An engine that can give its memory back while nothing is in flight (generator.engine.sleep_while_training)."""
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether it was asked to, by its settings."""
+
+    async def sleep(self) -> None:
+        """Give the memory of weights and key-value cache back; the weights are kept elsewhere. Nothing is in flight.
+        Until `wake` nothing but `stage_weights`, `receive_weights` and `close` is called. Raises EngineDied."""
+
+    async def wake(self) -> None:
+        """Serve again, by the version of before. Raises EngineDied."""
+
+
+@runtime_checkable
 class CollectiveEngine(Engine, Protocol):
     """An engine whose workers can be ranks of a broadcast (weights=nccl)."""
 

@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import threading
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace.actors.generator.adapter import AdapterRefused, check_version, missing_base
@@ -45,6 +46,7 @@ class VllmEngine:
     kv_cache_gib: memory of the key-value cache on the CPU; gpu_memory_utilization: the same question on a GPU.
     kv, prefix_cache, prefix_cache_max_versions: see kv_policy.py. lora_rank: of the adapters that the learner sends;
     None: it sends full weights.
+    sleep_while_training: gives weights and cache back to a learner on the same GPU between the batches of mode=sync.
     cpu_threads_bind: vLLM's own setting ("nobind", "auto", "0-1|2-3"); num_threads: OpenMP threads of a worker.
     extra: further AsyncEngineArgs, as they are.
     """
@@ -63,6 +65,7 @@ class VllmEngine:
         prefix_cache: str = "keep",
         prefix_cache_max_versions: int | None = 8,
         lora_rank: int | None = None,
+        sleep_while_training: bool = False,
         cpu_threads_bind: str = "nobind",
         num_threads: int | None = None,
         seed: int = 0,
@@ -90,6 +93,7 @@ class VllmEngine:
             "enable_prefix_caching": True,
             "logprobs_mode": "processed_logprobs",
             "disable_log_stats": True,
+            "enable_sleep_mode": sleep_while_training,
             "enable_log_requests": False,
             **(extra or {}),
         }
@@ -102,6 +106,7 @@ class VllmEngine:
         }
         if num_threads is not None:
             self._environment["OMP_NUM_THREADS"] = str(num_threads)
+        self.sleeps = sleep_while_training
         self._model_path = model_path
         self._max_model_len = max_model_len
         self._policy = KvPolicy(kv, prefix_cache, prefix_cache_max_versions)
@@ -336,6 +341,28 @@ class VllmEngine:
         except Exception as error:
             self._die(f"vLLM's model is incomplete after a failed update ({cause}) and cannot be restored ({error})")
             raise EngineDied(str(self._death)) from cause
+
+    async def sleep(self) -> None:
+        """See SleepingEngine. Level 1: weights wait in host memory, so that a version that fails to load changes
+        nothing; keys and values are dropped."""
+        engine = self._alive()
+        with self._or_died("fall asleep"):
+            await engine.sleep(level=1)
+
+    async def wake(self) -> None:
+        """See SleepingEngine."""
+        engine = self._alive()
+        with self._or_died("wake"):
+            if not await engine.wake_up():
+                raise RuntimeError("some of its memory is still given away")
+
+    @contextlib.contextmanager
+    def _or_died(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # whatever it was, nobody knows what of its memory is there
+            self._die(f"vLLM did not {what}: {error}")
+            raise EngineDied(str(self._death)) from error
 
     async def _watch(self) -> None:
         """vLLM leaves callers waiting where its core died in some ways: look, and release them."""

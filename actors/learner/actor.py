@@ -22,6 +22,7 @@ from headrace.actors.learner.checkpoint import CheckpointStore
 from headrace.actors.learner.dispatcher_link import DispatcherLink
 from headrace.actors.learner.kl import KlPenalty
 from headrace.actors.learner.lora import LoraSettings
+from headrace.actors.learner.making_room import EnginesAsleep
 from headrace.actors.learner.objectives import IsReinforce, Objective
 from headrace.actors.learner.packing import PackingSettings
 from headrace.actors.learner.probe import LogprobProbe
@@ -68,7 +69,8 @@ class Learner(WeightGroupRoot):
     weights_every_steps, weights_every_s: steps, and seconds, between versions. weights_dtype: what travels ("bfloat16",
     …); None: as trained. weights_buffers: versions that may be staged at once. weights_bucket_bytes: of one checksum.
     weights_communicator: of a broadcast ("auto", "cupy", "memory"). weights_staging: False: one buffer, and each
-    publication is waited for (small memory). publish_timeout_s: for a version that must be served.
+    publication is waited for (small memory). publish_timeout_s: for a version that must be served. sleep_engines: in
+    mode=sync, those that can give their memory back during a step (making_room.py).
     checkpoint_every_steps: 0 saves after `pretrain`, at the end and when stopped only. trained_path: where the sessions
     of each step are recorded (trained_log.py); None nowhere. dispatcher_patience_s: how long a dispatcher that is lost
     or silent is waited for. probe: what engines sample, at the start and the end; update_probe: with every version;
@@ -111,6 +113,7 @@ class Learner(WeightGroupRoot):
         weights_staging: bool = True,
         weights_bucket_bytes: int = 64 << 20,
         weights_communicator: str = "auto",
+        sleep_engines: bool = False,
         publish_timeout_s: float = 120.0,
         checkpoint_every_steps: int = 0,
         checkpoint_keep_last: int = 2,
@@ -153,8 +156,13 @@ class Learner(WeightGroupRoot):
             raise ValueError(f"learner.weights_communicator must be one of {allowed}, got {weights_communicator!r}")
         if lora is not None and weights_transport in (COLLECTIVE, "ipc"):
             raise ValueError(
-                f"learner.weights_transport={weights_transport} sends whole models, got learner.lora too; adapters are small: "
-                "use weights=shm"
+                f"learner.weights_transport={weights_transport} sends whole models, got learner.lora too; adapters are "
+                "small: use weights=shm"
+            )
+        if sleep_engines and mode != "sync":
+            raise ValueError(
+                f"learner.sleep_engines is for mode=sync, got mode={mode}: elsewhere engines serve while it trains; "
+                "use mode=sync, or leave generator.engine.sleep_while_training=false"
             )
         if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
             raise ValueError(f"learner.device must be cpu, cuda or cuda:N, got {device!r}")
@@ -191,6 +199,7 @@ class Learner(WeightGroupRoot):
         self._weights_staging = weights_staging
         self._weights_bucket_bytes = weights_bucket_bytes
         self._weights_communicator = weights_communicator
+        self._sleep_engines = sleep_engines
         self._publish_timeout_s = publish_timeout_s
         self._sender: WeightSender | None = None
         self._saved: tuple[int, int] | None = None  # (step, version)
@@ -305,6 +314,7 @@ class Learner(WeightGroupRoot):
             run=bench.run,
             report=lambda step, figures: self._report("train", "step", step, figures),
             after_step=self._after_step,
+            room=EnginesAsleep(self.context) if self._sleep_engines else None,
         )
         await stage.run()
         await self._publish_and_serve(bench)

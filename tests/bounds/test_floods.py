@@ -22,7 +22,7 @@ def test_every_message_says_who_sends_it_to_whom_and_its_receivers_handle_it() -
     """So that a new message without a place in these tests fails them."""
     replies = {"Accepted", "SessionsHeld", "Completion", "Batch", "WeightsStaged", "WeightsCommitted"}
     replies |= {"GroupReady", "GroupOpened", "GroupJoined", "WeightsSent", "GroupAborted"}
-    replies |= {"WeightsLocal", "WeightsBucket"}
+    replies |= {"WeightsLocal", "WeightsBucket", "EngineAsleep"}
     handled = {(edge.receiver, edge.message) for edge in EDGES}
     for message in own_messages():
         if message.__name__ in replies:

@@ -61,6 +61,11 @@ def test_good_values_have_no_problem() -> None:
         ({"launch": {"restart": ["grader", "gradr"]}}, "launch.restart", "'grader'"),
         ({"launch": {"restart": ["tasks"]}}, "launch.restart", "name a role"),
         ({"launch": {"start_order": ["a"]}}, "launch.start_order", "name a role"),
+        (
+            {"generator": {"engine": {"sleep_while_training": True}}},
+            "generator.engine.sleep_while_training",
+            "use mode=sync",
+        ),
     ],
 )
 def test_each_rule(values: dict[str, Any], key: str, fix: str) -> None:
@@ -73,6 +78,12 @@ def test_each_rule(values: dict[str, Any], key: str, fix: str) -> None:
 @pytest.mark.parametrize("key", ["staleness.max_lag_versions", "training.group_size", "sampling.temperature"])
 def test_rules_leave_numbers_that_are_not_finite_to_their_own_check(key: str, value: float) -> None:
     assert check_values(changed(**{key.replace(".", "__"): value})) == []
+
+
+def test_engines_may_sleep_where_rollouts_and_training_take_turns() -> None:
+    engine = {"engine": {"sleep_while_training": True}}
+    assert check_values({"mode": "sync", "generator": engine, "evaluator": engine}) == []
+    assert check_values({"mode": "async", "generator": {"engine": {"sleep_while_training": False}}}) == []
 
 
 def test_a_custom_role_may_be_restarted() -> None:

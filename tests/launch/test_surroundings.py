@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headrace.launch.checks import VLLM
 from headrace.launch.surroundings import check_devices, check_folders, check_gpu, check_models
 from headrace.launch.topology import ProcessPlan
 
@@ -89,3 +90,16 @@ def test_weights_between_gpus_where_there_is_none(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     assert check_gpu(nested(key, given)) == []
     assert check_gpu(nested(key, "auto")) == []
+
+
+def test_engines_that_sleep_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(target: str) -> dict[str, Any]:
+        return {"generator": {"engine": {"_target_": target, "sleep_while_training": True}}}
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    (problem,) = check_gpu(asked(VLLM))
+    assert problem.key == "generator.engine.sleep_while_training"
+    assert "finds no GPU" in problem.allowed
+    assert check_gpu(asked("mine.Engine")) == []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert check_gpu(asked(VLLM)) == []

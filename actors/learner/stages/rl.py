@@ -20,6 +20,7 @@ from headrace.actors.learner.advantages.protocol import Advantage
 from headrace.actors.learner.dispatcher_link import DispatcherLink
 from headrace.actors.learner.figures.step import step_figures
 from headrace.actors.learner.intake import Intake, take_in
+from headrace.actors.learner.making_room import EnginesAsleep
 from headrace.actors.learner.publisher import Publisher
 from headrace.actors.learner.schedule import LearningRate
 from headrace.actors.learner.stages.settings import Progress, RlSettings
@@ -39,7 +40,7 @@ REPLY_GRACE_S = 60.0
 
 class RlStage:
     """`run` runs a function in the worker thread; `report(step, figures)` sends metrics; `after_step` saves when
-    due."""
+    due; `room`: engines that sleep meanwhile, None where they need not."""
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class RlStage:
         run: Callable[..., Any],
         report: Callable[[int, dict[str, float]], None],
         after_step: Callable[[], Any],
+        room: EnginesAsleep | None = None,
     ) -> None:
         self._settings = settings
         self.progress = progress
@@ -71,6 +73,7 @@ class RlStage:
         self._run = run
         self._report = report
         self._after_step = after_step
+        self._room = room
 
     async def run(self) -> None:
         clock = self._clock
@@ -112,7 +115,13 @@ class RlStage:
         figures["steps_total"] = float(self._settings.max_steps)
         if intake.sequences:
             lr = self._learning_rate.at(steps_done)
+            if self._room is not None:
+                making_from_s = clock.time()
+                figures["engines_asleep"] = float(await self._room.begin())
+                figures["seconds/make_room"] = clock.time() - making_from_s
             report = await self._run("train", self._trainer.step, intake.sequences, lr)
+            if self._room is not None:
+                await self._run("give memory back", self._room.end)
             figures |= step_figures(report, {**batch.version_steps, **self._versions.steps}, steps_done)
         else:
             self.progress.num_skipped += 1

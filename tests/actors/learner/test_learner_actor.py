@@ -495,6 +495,8 @@ def test_the_published_dtype_is_converted(play):
         ({"autocast": "fp8"}, "autocast"),
         ({"weights_dtype": "int4"}, r"weights_dtype must be null or one of bfloat16"),
         ({"weights_transport": "nope"}, r"weights_transport must be one of .*shm"),
+        ({"weights_transport": "ipc", "lora": LoraSettings()}, r"weights_transport=ipc sends whole models"),
+        ({"sleep_engines": True}, r"sleep_engines is for mode=sync, got mode=async"),
         ({"device": "moon"}, r"device must be cpu, cuda or cuda:N"),
         ({"publish_timeout_s": math.nan}, "publish_timeout_s"),
         ({"wait_s": math.nan}, "wait_s"),
