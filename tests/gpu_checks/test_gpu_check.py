@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import subprocess
 import sys
@@ -10,6 +12,15 @@ from typing import Any
 
 import pytest
 import torch
+
+from headrace.launch.compose import compose_config
+from headrace.launch.preflight import check_config
+
+
+@pytest.fixture
+def recipe(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
+    return importlib.import_module("gpu_checks.recipe")
 
 
 def run(repository: Path, tmp_path: Path, *options: str) -> tuple[dict[str, Any], str]:
@@ -30,6 +41,45 @@ def test_without_a_gpu_everything_is_skipped_in_so_many_words(
     for name in ("ipc", "nccl", "recipe"):
         assert f"SKIPPED {name}: this machine has no GPU" in printed
     assert "NOTHING WAS CHECKED" in printed
+
+
+@pytest.mark.parametrize("turns", [[], ["mode=sync", "generator.engine.sleep_while_training=true"]])
+def test_the_run_on_one_gpu_lacks_nothing_but_the_gpu(
+    recipe: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, turns: list[str]
+) -> None:
+    """What it is given is a configuration that the preflight takes, were there a GPU and CuPy; and weights=auto would
+    choose what it names."""
+    pytest.importorskip("vllm")
+    given = [*recipe.SMOLLM2_ON_ONE_GPU, *turns]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("headrace.launch.surroundings.importlib.util.find_spec", lambda name: name)
+    config = compose_config(given).resolve(dir=str(tmp_path), id="1")
+    assert check_config(config) == []
+    assert config["weights"]["transport"] == "ipc"
+    assert config["learner"]["sleep_engines"] == bool(turns)
+    auto = compose_config([text for text in given if text != "weights=ipc"])
+    assert auto.config.weights.transport == "ipc"
+
+
+@pytest.mark.vllm
+def test_vllms_names_that_only_a_gpu_would_use() -> None:
+    """test_vllm_names.py has the others."""
+    pytest.importorskip("vllm")
+    from vllm import AsyncEngineArgs
+    from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo, uid_init_process_group
+    from vllm.distributed.weight_transfer.packed_tensor import packed_nccl_broadcast_consumer
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    def has(function: Any, *names: str) -> bool:
+        return set(names) <= set(inspect.signature(function).parameters)
+
+    assert has(uid_init_process_group, "nccl_unique_id_bytes", "rank", "world_size", "device")
+    assert has(NCCLWeightTransferInitInfo, "rank_offset", "world_size", "nccl_unique_id_b64")
+    consumer = ("iterator", "group", "src", "post_unpack_func", "buffer_size_bytes", "num_buffers", "device")
+    assert has(packed_nccl_broadcast_consumer, *consumer)
+    assert has(AsyncEngineArgs, "enable_sleep_mode")
+    assert has(AsyncLLM.sleep, "level")
+    assert inspect.signature(AsyncLLM.wake_up).return_annotation in (bool, "bool")
 
 
 @pytest.mark.slow
