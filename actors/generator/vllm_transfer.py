@@ -21,6 +21,7 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from headrace.actors.generator.vllm_group_worker import rank_of_this_worker
 from headrace.actors.generator.vllm_lora_worker import cover, uncover
+from headrace.actors.generator.vllm_repack import Repack
 from headrace.transport.weights import Adapter, Bucket, Manifest, TensorSpec, open_weights
 from headrace.transport.weights.collective import COLLECTIVE
 
@@ -64,6 +65,7 @@ class StagedWeightTransfer(WeightTransferEngine[StagedInit, StagedUpdate]):  # t
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._repack: Repack | None = None
         # At each update it warns of layers that have buffers and no weights, such as rotary embeddings, which keep what
         # they have. That every weight is there was checked by name before.
         logging.getLogger(_LAYERWISE_LOGGER).setLevel(logging.ERROR)
@@ -73,6 +75,7 @@ class StagedWeightTransfer(WeightTransferEngine[StagedInit, StagedUpdate]):  # t
 
     def start_weight_update(self) -> None:
         uncover(self.model)
+        self._repack = Repack(self.model) if self.device.type == "cpu" else None
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
@@ -104,8 +107,7 @@ class StagedWeightTransfer(WeightTransferEngine[StagedInit, StagedUpdate]):  # t
         staged.close()
 
     def finish_weight_update(self) -> None:
-        finalize_layerwise_reload(self.model, self.model_config)
-        cover(self.model)
+        self._end_reload()
 
     def _abandon(self) -> None:
         """End a reload that failed half way: what was buffered is forgotten (it would be counted as part of the next
@@ -115,7 +117,12 @@ class StagedWeightTransfer(WeightTransferEngine[StagedInit, StagedUpdate]):  # t
             if info.can_load():
                 info.load_numel = 0
                 info.loaded_weights.clear()
+        self._end_reload()
+
+    def _end_reload(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
+        if self._repack is not None:
+            self._repack.finish()
         cover(self.model)
 
     def shutdown(self) -> None:

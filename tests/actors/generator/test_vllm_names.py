@@ -88,6 +88,18 @@ def test_the_plug_in_is_found_and_registers_once() -> None:
     assert WeightTransferEngineFactory._registry[BACKEND]() is StagedWeightTransfer
 
 
+def test_what_is_packed_again_after_a_load() -> None:
+    """What vllm_repack.py relies on; that it has an effect is shown by tests/model_table."""
+    from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
+    from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, UnquantizedEmbeddingMethod
+
+    assert "self.moe_kernel" in inspect.getsource(FusedMoEMethodBase.__init__)
+    assert "self.moe_kernel is not None" in inspect.getsource(UnquantizedFusedMoEMethod._setup_kernel)
+    assert {"layer"} <= parameters(UnquantizedEmbeddingMethod.process_weights_after_loading)
+    assert hasattr(ParallelLMHead, "tie_weights")
+
+
 def test_a_manifest_survives_the_way_to_the_worker() -> None:
     from headrace.actors.generator.vllm_transfer import StagedUpdate, manifest_from_dict, manifest_to_dict
     from headrace.transport.weights import Adapter, Bucket, Manifest, TensorSpec
