@@ -1,0 +1,1 @@
+"""The parts of benchmarks/model_table.py."""
