@@ -39,7 +39,7 @@ CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
         **_SHAPE, tie_word_embeddings=True, query_pre_attn_scalar=32, sliding_window=16,
         layer_types=["sliding_attention", "full_attention"],
     ),
-    "mistral": lambda: MistralConfig(**_SHAPE, tie_word_embeddings=False, sliding_window=16),
+    "mistral": lambda: MistralConfig(**_SHAPE, tie_word_embeddings=False, sliding_window=None),
     "qwen3_moe": lambda: Qwen3MoeConfig(
         **_SHAPE, tie_word_embeddings=False, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=96,
         norm_topk_prob=True,
