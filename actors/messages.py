@@ -298,22 +298,25 @@ class GatherGroup:
 @message("weights.group.ready")
 @dataclass(frozen=True, slots=True)
 class GroupReady:
-    """`num_ranks`: workers of the engine, each a rank. `version`: that it serves; it takes no older one."""
+    """`num_ranks`: workers of the engine, each a rank. `version`: that it serves; it takes no older one. `kind`: of the
+    groups that it joins, "headrace" with others or "vllm" with the learner alone."""
 
     num_ranks: int
     version: int
+    kind: str = "headrace"
 
 
 @message("weights.group.open")
 @dataclass(frozen=True, slots=True)
 class OpenGroup:
     """parameter_server → learner (ask → GroupOpened): make an id and begin to join as rank 0, for `timeout_s` at most.
-    `keep`: the groups that stay; every other one is left."""
+    `keep`: the groups that stay; every other one is left. `kind`: see GroupReady."""
 
     group: str
     world_size: int
     timeout_s: float
     keep: tuple[str, ...]
+    kind: str = "headrace"
 
 
 @message("weights.group.opened")

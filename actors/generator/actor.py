@@ -35,7 +35,7 @@ from headrace.actors.messages import (
 from headrace.actors.session import Sampling
 from headrace.transport import Context, MailboxBound, handles
 from headrace.transport.weights import Manifest, Probe, WeightsMismatch
-from headrace.transport.weights.collective import IN_PLACE
+from headrace.transport.weights.collective import IN_PLACE, VLLM
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ class Generator(GroupMember):
         if manifest.version <= self._engine.version:
             return WeightsStaged(manifest.version)
         self._staged = None
-        if broadcast is not None and manifest.location == IN_PLACE:
+        if broadcast is not None and (manifest.location == IN_PLACE or self.collective_engine.ranks.kind == VLLM):
             async with self._sleep.awake():
                 self._served(manifest, await self.collective_engine.load_arriving(manifest, broadcast))
             return WeightsStaged(manifest.version)

@@ -34,7 +34,12 @@ class GroupMember(Actor):
         any more, is not there: the others must not wait for it in a collective."""
         await self.until_idle()
         engine = self.collective_engine
-        return GroupReady(await engine.ranks.count(), engine.version)
+        try:
+            num_ranks = await engine.ranks.count()
+        except EngineDied as error:
+            self.engine_died(error)
+            raise
+        return GroupReady(num_ranks, engine.version, engine.ranks.kind)
 
     @handles(JoinGroup, concurrent=True)
     async def join_group(self, message: JoinGroup) -> GroupJoined:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.actors.messages import JoinGroup
 from headrace.transport.weights import Manifest
+from headrace.transport.weights.collective import HEADRACE
 
 if TYPE_CHECKING:
     from headrace.transport.weights.collective.receiver import CollectiveReceiver, ReceivedWeights
@@ -24,6 +25,10 @@ class Broadcast:
 class Ranks(Protocol):
     """An engine's workers, each a rank. Raises GroupBroken where a group broke or its deadline passed."""
 
+    @property
+    def kind(self) -> str:
+        """HEADRACE, or VLLM: then each version is loaded as it arrives, whatever its manifest says of staging."""
+
     async def count(self) -> int:
         """How many; every one of them has answered."""
 
@@ -35,6 +40,8 @@ class Ranks(Protocol):
 
 class LocalRank:
     """The rank of an engine whose model lies in this process, on the CPU. Nothing is imported before it joins."""
+
+    kind = HEADRACE
 
     def __init__(self) -> None:
         self._made: CollectiveReceiver | None = None

@@ -18,6 +18,7 @@ from headrace.actors.generator.group_ranks import Broadcast
 from headrace.actors.generator.limits import check_request
 from headrace.actors.messages import Completion, Generate, JoinGroup
 from headrace.transport.weights import Manifest, WeightsMismatch
+from headrace.transport.weights.collective import HEADRACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,9 @@ Script = Callable[[Generate], ScriptedTurn] | Sequence[ScriptedTurn]
 class ScriptedRanks:
     """Workers that hold no bytes. `fail_next_join` is raised once; `progress` is what an abort reports."""
 
-    def __init__(self, num_ranks: int = 1) -> None:
+    def __init__(self, num_ranks: int = 1, kind: str = HEADRACE) -> None:
         self.num_ranks = num_ranks
+        self.kind = kind
         self.joined: list[str] = []
         self.aborted: list[str] = []
         self.progress = 2
@@ -80,6 +82,7 @@ class ScriptedEngine:
         stage_s: float = 0.0,
         pause_s: float = 0.0,
         num_ranks: int = 1,
+        group_kind: str = HEADRACE,
     ) -> None:
         if not callable(script) and not script:
             raise ValueError("a script needs at least one turn")
@@ -88,7 +91,7 @@ class ScriptedEngine:
         self._start_s = start_s
         self._stage_s = stage_s
         self._pause_s = pause_s
-        self.ranks = ScriptedRanks(num_ranks)
+        self.ranks = ScriptedRanks(num_ranks, group_kind)
         self._version = 0
         self._staged: int | None = None
         self._death: str | None = "it was not started"

@@ -15,6 +15,7 @@ from headrace.actors.generator.engine import EngineDied, StageTimings
 from headrace.actors.generator.group_ranks import Broadcast
 from headrace.actors.messages import JoinGroup
 from headrace.transport.weights import Manifest, WeightsMismatch
+from headrace.transport.weights.collective import HEADRACE
 from headrace.transport.weights.collective.communicator import GroupBroken
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ _ERRORS: dict[str, type[Exception]] = {"WeightsMismatch": WeightsMismatch, "GpuL
 
 class VllmRanks:
     """See Ranks. `engine` raises EngineDied where there is none."""
+
+    kind = HEADRACE
 
     def __init__(self, engine: Callable[[], AsyncLLM]) -> None:
         self._engine = engine

@@ -4,25 +4,49 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from headrace.transport.weights.collective import COLLECTIVE
 
 LOGPROBS_MODE = "processed_logprobs"
 
 
-def command_line(model: str, dtype: str, context_tokens: int, *, cpu: bool) -> str:
+TRANSFER = """--weight-transfer-config '{"backend": "nccl"}'"""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a run needs of a server. folder: of its model. transport: `weights.transport`. api_key_env: the name of the
+    environment variable with the server's key; None: it has none."""
+
+    folder: str
+    dtype: str
+    context_tokens: int
+    transport: str
+    api_key_env: str | None = None
+
+
+def command_line(wanted: Wanted, *, cpu: bool) -> str:
     """How to start a server that passes `problems`."""
     parts = [
-        "VLLM_SERVER_DEV_MODE=1 vllm serve", model, f"--dtype {dtype} --max-model-len {context_tokens}",
-        f"--enable-scale-out --logprobs-mode {LOGPROBS_MODE}",
+        "VLLM_SERVER_DEV_MODE=1 vllm serve", wanted.folder, f"--dtype {wanted.dtype}",
+        f"--max-model-len {wanted.context_tokens} --enable-scale-out --logprobs-mode {LOGPROBS_MODE}",
     ]  # fmt: skip
+    if wanted.transport == COLLECTIVE:
+        parts.append(TRANSFER)
+    if wanted.api_key_env is not None:
+        parts.append(f'--api-key "${wanted.api_key_env}"')
+    context_tokens = wanted.context_tokens
     if cpu:
         parts.append(f"--no-enable-chunked-prefill --max-num-batched-tokens {max(2048, context_tokens)}")
     return " ".join(parts)
 
 
-def problems(settings: Mapping[str, Any], *, dtype: str, context_tokens: int) -> list[str]:
+def problems(settings: Mapping[str, Any], wanted: Wanted) -> list[str]:
     """What is wrong in vLLM's own configuration; empty where nothing is."""
     model, scheduler = settings["model_config"], settings["scheduler_config"]
+    dtype, context_tokens = wanted.dtype, wanted.context_tokens
     found = []
     if model["logprobs_mode"] != LOGPROBS_MODE:
         found.append(
@@ -38,7 +62,17 @@ def problems(settings: Mapping[str, Any], *, dtype: str, context_tokens: int) ->
         found.append(f"its weights are quantised ({model['quantization']}), the learner's are not")
     if is_cpu(settings) and scheduler["enable_chunked_prefill"]:
         found.append("it splits long prompts, of which vLLM on a CPU dies where a request has a seed")
-    return found
+    return found + (_nccl_problems(settings) if wanted.transport == COLLECTIVE else [])
+
+
+def _nccl_problems(settings: Mapping[str, Any]) -> list[str]:
+    transfer = settings.get("weight_transfer_config")
+    if is_cpu(settings):
+        return ["it runs on a CPU, and NCCL needs GPUs at both ends; add weights=checkpoint to the run"]
+    if not transfer or transfer["backend"] != "nccl":
+        other = f"its weight transfer is {transfer['backend']}" if transfer else "it has no weight transfer"
+        return [f"{other}; {TRANSFER} is needed, or weights=checkpoint in the run"]
+    return []
 
 
 def is_cpu(settings: Mapping[str, Any]) -> bool:

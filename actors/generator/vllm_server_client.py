@@ -27,9 +27,14 @@ class ServerRefused(RuntimeError):
         self.status = status
 
 
+class ServerWantsKey(ServerRefused):
+    """Its API key (`vllm serve --api-key`) is another, or none was sent."""
+
+
 class VllmServerClient:
     """url: "http://host:port". control_timeout_s: of calls that are quick; update_timeout_s: of those that wait for the
-    engine or load weights; request_timeout_s: of one generation. Every method raises ServerGone or ServerRefused."""
+    engine or load weights; request_timeout_s: of one generation. Every method raises ServerGone, ServerRefused or
+    ServerWantsKey."""
 
     def __init__(
         self, url: str, *, control_timeout_s: float, update_timeout_s: float, request_timeout_s: float
@@ -38,7 +43,12 @@ class VllmServerClient:
         self._control_s = control_timeout_s
         self.update_timeout_s = update_timeout_s
         self._request_s = request_timeout_s
+        self._headers: dict[str, str] = {}
         self._session: ClientSession | None = None
+
+    def authorize(self, api_key: str) -> None:
+        """Goes with every call, and nowhere else."""
+        self._headers = {"Authorization": f"Bearer {api_key}"}
 
     async def generate(self, body: dict[str, Any]) -> dict[str, Any]:
         """Token ids in, token ids out. Cancelling it closes the connection, at which the server aborts the request."""
@@ -66,6 +76,8 @@ class VllmServerClient:
     async def takes_token_ids(self) -> bool:
         try:
             await self._call("POST", "/inference/v1/generate", {})
+        except ServerWantsKey:
+            raise
         except ServerRefused as error:
             return error.status != 404
         return True
@@ -90,9 +102,11 @@ class VllmServerClient:
         until a later reload succeeds."""
         await self._rpc("reload_weights", weights_path=folder)
 
-    async def label(self) -> str:
-        """What its tokens are labelled with; "default" until somebody sets it."""
-        return str((await self._call("GET", "/weight_info", timeout_s=self.update_timeout_s))["weight_version"])
+    async def label(self, timeout_s: float | None = None) -> str:
+        """What its tokens are labelled with; "default" until somebody sets it. It is the engine's process that says
+        so, which a worker that hangs holds up."""
+        answer = await self._call("GET", "/weight_info", timeout_s=timeout_s or self.update_timeout_s)
+        return str(answer["weight_version"])
 
     async def set_label(self, label: str) -> None:
         await self._call("POST", "/update_weight_version", {"new_version": label})
@@ -101,19 +115,26 @@ class VllmServerClient:
         """Forget every key and value, those of requests in flight too."""
         await self._call("POST", "/reset_prefix_cache?reset_running_requests=true")
 
-    async def init_transfer(self, init_info: dict[str, Any]) -> None:
-        await self._call(
-            "POST", "/init_weight_transfer_engine", {"init_info": init_info}, timeout_s=self.update_timeout_s
-        )
+    async def init_transfer(self, init_info: dict[str, Any], timeout_s: float) -> None:
+        """Every worker joins the group; their steps wait meanwhile."""
+        await self._call("POST", "/init_weight_transfer_engine", {"init_info": init_info}, timeout_s=timeout_s)
+
+    async def end_transfer(self) -> None:
+        """Every worker leaves its group, if it is in one."""
+        await self._call("POST", "/shutdown_weight_transfer_engine", timeout_s=self.update_timeout_s)
 
     async def start_update(self) -> None:
+        """The model is taken apart, layer by layer."""
         await self._call("POST", "/start_weight_update", timeout_s=self.update_timeout_s)
 
-    async def update(self, update_info: dict[str, Any]) -> None:
-        await self._call("POST", "/update_weights", {"update_info": update_info}, timeout_s=self.update_timeout_s)
+    async def update(self, update_info: dict[str, Any], timeout_s: float) -> None:
+        """Every worker receives and loads."""
+        await self._call("POST", "/update_weights", {"update_info": update_info}, timeout_s=timeout_s)
 
-    async def finish_update(self, label: str) -> None:
-        await self._call("POST", "/finish_weight_update", {"weight_version": label}, timeout_s=self.update_timeout_s)
+    async def finish_update(self, label: str | None = None) -> None:
+        """What did not arrive keeps its old weights. label: see `label`."""
+        body = {"weight_version": label}
+        await self._call("POST", "/finish_weight_update", body, timeout_s=self.update_timeout_s)
 
     async def close(self) -> None:
         """Every call under way ends. Idempotent."""
@@ -145,7 +166,11 @@ class VllmServerClient:
         total_s = self._control_s if timeout_s is None else timeout_s
         timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=min(_CONNECT_S, total_s))
         try:
-            async with self._session.request(method, self.url + route, json=body, timeout=timeout) as answer:
+            async with self._session.request(
+                method, self.url + route, json=body, timeout=timeout, headers=self._headers
+            ) as answer:
+                if answer.status == 401:
+                    raise ServerWantsKey(route, 401, await answer.text())
                 if answer.status != 200:
                     raise ServerRefused(route, answer.status, await answer.text())
                 return await answer.json() if answer.content_type == "application/json" else await answer.text()

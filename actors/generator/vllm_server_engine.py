@@ -1,43 +1,49 @@
 """An unmodified `vllm serve` that somebody else runs, behind the Engine protocol: everything goes over its HTTP API.
 
 What it serves is loaded from folders that both sides can read: the run's model at the start, later each version of
-`weights=checkpoint`. Nothing is believed that it can't show: every token's version is the label that this engine gave
-to the weights after it had loaded them, with a prefix of its own. A server that was restarted, or that somebody else
-steers too, labels differently, and that ends this engine: its successor waits for the server and loads anew.
+`weights=checkpoint`; with `weights=nccl` versions come by a broadcast. Nothing is believed that it can't show: every
+token's version is the label that this engine gave to the weights after it had loaded them, with a prefix of its own. A
+server that was restarted, or that somebody else steers too, labels differently, and that ends this engine: its
+successor waits for the server and loads anew.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import secrets
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from headrace.actors.generator import vllm_server_arrival
+from headrace.actors.generator.adapter import check_version
 from headrace.actors.generator.engine import CommitTimings, EngineDied, StageTimings
+from headrace.actors.generator.engine_environment import secret
+from headrace.actors.generator.group_ranks import Broadcast
 from headrace.actors.generator.kv_policy import KvPolicy
 from headrace.actors.generator.limits import check_request
 from headrace.actors.generator.staged_weights import StagedWeights
 from headrace.actors.generator.vllm_lora import check_no_adapter
-from headrace.actors.generator.vllm_server_checks import command_line, is_cpu, problems, structure_problems
-from headrace.actors.generator.vllm_server_client import ServerGone, ServerRefused, VllmServerClient
+from headrace.actors.generator.vllm_server_checks import Wanted
+from headrace.actors.generator.vllm_server_client import ServerGone, ServerRefused, ServerWantsKey, VllmServerClient
+from headrace.actors.generator.vllm_server_life import ServerLife
+from headrace.actors.generator.vllm_server_nccl import ServerRanks
 from headrace.actors.generator.vllm_server_requests import ForeignLabel, completion, request_body
 from headrace.actors.messages import Completion, Generate
 from headrace.transport.weights import Expected, Manifest, WeightsMismatch
+from headrace.transport.weights.collective import COLLECTIVE
+from headrace.transport.weights.collective.communicator import GroupBroken
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-T = TypeVar("T")
-TRANSPORT = "checkpoint"
-_KNOCK_PERIOD_S = 1.0
+FOLDERS = "checkpoint"
+_API_KEY_ENV = "generator.engine.api_key_env"
 
 
 class VllmServerEngine:
     """url: "http://127.0.0.1:8000". model_path: the run's model, a folder that the server can read under the same name;
-    version 0. transport: `weights.transport`.
+    version 0. transport: `weights.transport`. api_key_env: the name of the environment variable that has its API key.
     dtype, max_model_len: what the server must have been started with; "auto": any, None: the model's context.
     kv, prefix_cache, prefix_cache_max_versions: see kv_policy.py.
     start_timeout_s: for the server to come up, also again after a restart. request_timeout_s: for one generation.
@@ -49,7 +55,8 @@ class VllmServerEngine:
         *,
         url: str,
         model_path: str,
-        transport: str = TRANSPORT,
+        transport: str = FOLDERS,
+        api_key_env: str | None = None,
         dtype: str = "auto",
         max_model_len: int | None = None,
         kv: str = "keep",
@@ -62,10 +69,10 @@ class VllmServerEngine:
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"generator.engine.url must be http://HOST:PORT of a `vllm serve`, got {url!r}")
-        if transport != TRANSPORT:
+        if transport not in (FOLDERS, COLLECTIVE):
             raise ValueError(
-                f"generator.engine=vllm_server loads weights from folders: weights.transport must be {TRANSPORT}, got "
-                f"{transport!r}; add weights={TRANSPORT}"
+                f"generator.engine=vllm_server takes weights by folder or by NCCL: weights.transport must be {FOLDERS} "
+                f"or {COLLECTIVE}, got {transport!r}; add weights={FOLDERS}"
             )
         for name, value in (
             ("start_timeout_s", start_timeout_s),
@@ -82,41 +89,48 @@ class VllmServerEngine:
             request_timeout_s=request_timeout_s,
         )
         self._model_path = model_path
+        self._transport = transport
+        self._api_key_env = api_key_env
         self._dtype = dtype
         self._max_model_len = max_model_len
         self._policy = KvPolicy(kv, prefix_cache, prefix_cache_max_versions)
         self._start_timeout_s = start_timeout_s
-        self._watch_period_s = watch_period_s
-        self._prefix = f"{secrets.token_hex(4)}/"
-        self._version = 0
+        self._life = ServerLife(self._client, watch_period_s)
+        self._ranks = ServerRanks(self._client, self._life)
         self._folder = model_path
         self._expected: Mapping[str, Expected] = {}
         self._context_tokens = 0
         self._staged = StagedWeights()
         self._num_running = 0
-        self._death: str | None = "it was not started"
-        self._died = asyncio.Event()
         self._serving = asyncio.Event()
-        self._watcher: asyncio.Task[None] | None = None
 
     @property
     def version(self) -> int:
-        return self._version
+        return self._life.version
 
     @property
     def num_running(self) -> int:
         return self._num_running
 
+    @property
+    def ranks(self) -> ServerRanks:
+        """See CollectiveEngine."""
+        return self._ranks
+
     async def start(self) -> None:
         """See Engine. Raises EngineDied where the server can't be reached, ValueError where it can't do what is needed,
         with the command line of one that can."""
+        if self._api_key_env is not None:
+            self._client.authorize(secret(self._api_key_env, _API_KEY_ENV))
         await asyncio.to_thread(self._read_model)
-        await self._until_up()
+        wanted = Wanted(self._folder, self._dtype, self._context_tokens, self._transport, self._api_key_env)
+        await vllm_server_arrival.until_up(self._client, wanted, self._start_timeout_s)
         try:
-            await self._check_server()
+            await vllm_server_arrival.check(self._client, wanted, self._config())
             await self._client.pause()
-            found = await self._client.label()
-            await self._load(self._folder, found, 0)
+            if self._transport == COLLECTIVE:
+                await self._ranks.make_whole()
+            await self._load(self._folder, await self._client.label(), 0)
             await self._client.resume()
         except ServerGone as error:
             raise EngineDied(f"the vLLM server went away while it was prepared: {error}") from error
@@ -125,45 +139,76 @@ class VllmServerEngine:
                 f"the vLLM server at {self._client.url} did not load {self._folder} ({error}); it must read the run's "
                 "folder under the same name. Its model is incomplete now: restart it"
             ) from error
-        self._death = None
+        self._life.begin()
         self._serving.set()
-        self._watcher = asyncio.create_task(self._watch(), name="vllm-server-watch")
-        self._watcher.add_done_callback(self._watch_ended)
 
     async def generate(self, request: Generate) -> Completion:
         """See Engine."""
-        self._check_alive()
+        self._life.check()
         check_request(request, self._context_tokens)
         self._num_running += 1
         try:
-            return await self._unless_dead(self._generate(request))
+            return await self._life.unless_dead(self._generate(request))
         finally:
             self._num_running -= 1
 
     async def stage_weights(self, manifest: Manifest) -> StageTimings:
         """See Engine. The server reads the files by itself, at the commit: here they are verified."""
-        self._check_alive()
+        self._life.check()
         check_no_adapter(manifest)
-        if manifest.transport != TRANSPORT:
+        if manifest.transport != FOLDERS:
             raise WeightsMismatch(
-                f"version {manifest.version} came by {manifest.transport}; a vLLM server takes weights={TRANSPORT}"
+                f"version {manifest.version} came by {manifest.transport}; a vLLM server takes weights={FOLDERS} or "
+                f"weights={COLLECTIVE}"
             )
         return await self._staged.stage(manifest, self._expected)
 
     async def commit_weights(self, manifest: Manifest) -> CommitTimings:
         """See Engine."""
-        self._check_alive()
+        self._life.check()
         self._staged.of(manifest.version)
-        return await self._unless_dead(self._commit(manifest))
+        try:
+            timings, refused = await self._life.unless_dead(self._switch(manifest, self._load_or_restore))
+        finally:
+            self._staged.drop()
+        if refused is not None:
+            raise WeightsMismatch(
+                f"version {manifest.version} failed to load, version {self.version} serves on: {refused}"
+            ) from refused
+        return timings
+
+    async def receive_weights(self, manifest: Manifest, broadcast: Broadcast) -> StageTimings:
+        """Never: its workers have no buffer for a version that is not loaded yet (see Ranks.kind)."""
+        raise WeightsMismatch(
+            f"version {manifest.version} can't be staged at a vLLM server; it is loaded as it arrives"
+        )
+
+    async def load_arriving(self, manifest: Manifest, broadcast: Broadcast) -> CommitTimings:
+        """See CollectiveEngine. vLLM checks no checksum of what it receives."""
+        self._life.check()
+        check_no_adapter(manifest)
+        check_version(manifest, self._expected)
+        self._ranks.check_joined(broadcast.group)
+
+        async def receive(manifest: Manifest) -> ServerRefused | None:
+            self._life.check_label(await self._client.label(), self._life.label(self.version))
+            await self._ranks.receive(manifest, broadcast, self._life.label(manifest.version))
+            self._life.version = manifest.version
+            return None
+
+        try:
+            async with asyncio.timeout(broadcast.timeout_s):
+                timings, _ = await self._life.unless_dead(self._switch(manifest, receive))
+        except TimeoutError as error:
+            text = (
+                f"version {manifest.version} had not arrived after {broadcast.timeout_s:g} s, its model is incomplete"
+            )
+            raise self._life.dies(text) from error
+        return timings
 
     async def close(self) -> None:
         """See Engine. The server goes on, with the weights that it has."""
-        self._die("it was closed")
-        if self._watcher is not None:
-            self._watcher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watcher
-            self._watcher = None
+        await self._life.end()
         self._staged.drop()
         await self._client.close()
 
@@ -177,159 +222,68 @@ class VllmServerEngine:
         if Path(self._model_path).is_dir():
             self._folder = str(Path(self._model_path).resolve())
 
-    async def _until_up(self) -> None:
-        try:
-            async with asyncio.timeout(self._start_timeout_s):
-                while True:
-                    if await self._client.is_up():
-                        return
-                    await asyncio.sleep(_KNOCK_PERIOD_S)
-        except TimeoutError:
-            raise EngineDied(
-                f"no vLLM server answered at {self._client.url} within {self._start_timeout_s:g} s; start one: "
-                f"{self._command(cpu=False)}"
-            ) from None
-        except ServerRefused as error:
-            raise ValueError(f"{self._client.url} is no vLLM server: {error}") from error
-
-    async def _check_server(self) -> None:
-        try:
-            settings = await self._client.settings()
-        except ServerRefused as error:
-            raise ValueError(
-                f"the server at {self._client.url} lets nobody steer it ({error}); start it in development mode: "
-                f"{self._command(cpu=False)}"
-            ) from error
-        found = problems(settings, dtype=self._dtype, context_tokens=self._context_tokens)
-        if not await self._client.takes_token_ids():
-            found.append("it has no /inference/v1/generate, tokens in and tokens out")
-        found += structure_problems(await self._client.model_structure(), self._config())
-        if found:
-            raise ValueError(
-                f"the vLLM server at {self._client.url} does not fit this run: {'; '.join(found)}. Start it as: "
-                f"{self._command(cpu=is_cpu(settings))}"
-            )
-
     def _config(self) -> dict[str, Any]:
         from headrace.actors.generator.expectation import read_config
 
         config: dict[str, Any] = read_config(self._model_path).to_dict()  # type: ignore[attr-defined]
         return config
 
-    def _command(self, *, cpu: bool) -> str:
-        return command_line(self._folder, self._dtype, self._context_tokens, cpu=cpu)
-
     # --- requests ----------------------------------------------------------------------------------------------------
 
     async def _generate(self, request: Generate) -> Completion:
         await self._serving.wait()  # what comes during an update belongs to the version after it, its salt too
-        body = request_body(request, self._policy.salt(self._version))
+        body = request_body(request, self._policy.salt(self.version))
         try:
             answer = await self._client.generate(body)
-            return completion(answer, request, self._prefix)
+            return completion(answer, request, self._life.prefix)
+        except ServerWantsKey as error:
+            raise self._life.dies(f"the vLLM server has another API key now: {error}") from error
         except ServerRefused as error:
             if error.status < 500:
                 raise ValueError(f"session {request.session_id}: {error}") from error
-            raise self._dies(f"the vLLM server failed: {error}") from error
+            raise self._life.dies(f"the vLLM server failed: {error}") from error
         except ServerGone as error:
-            raise self._dies(f"the vLLM server went away: {error}") from error
+            raise self._life.dies(f"the vLLM server went away: {error}") from error
         except ForeignLabel as error:
-            raise self._dies(self._replaced(str(error))) from error
+            raise self._life.dies(self._life.replaced(str(error))) from error
 
     # --- weights -----------------------------------------------------------------------------------------------------
 
-    async def _commit(self, manifest: Manifest) -> CommitTimings:
+    async def _switch(
+        self, manifest: Manifest, load: Callable[[Manifest], Awaitable[ServerRefused | None]]
+    ) -> tuple[CommitTimings, ServerRefused | None]:
+        """Pause, load, resume. `load` returns why the old version serves on, or None."""
         requests_running = self._num_running
         started = time.perf_counter()
         self._serving.clear()
         try:
             await self._client.pause()
             load_started = time.perf_counter()
-            refused = await self._load_or_restore(manifest)
+            refused = await load(manifest)
             load_s = time.perf_counter() - load_started
             if self._policy.recompute and refused is None:
                 await self._client.recompute()
             await self._client.resume()
-        except (ServerGone, ServerRefused) as error:
-            raise self._dies(f"the vLLM server failed while version {manifest.version} was loaded: {error}") from error
-        finally:
-            self._staged.drop()
+        except (ServerGone, ServerRefused, GroupBroken) as error:
+            text = f"the vLLM server failed while version {manifest.version} was loaded: {error}"
+            raise self._life.dies(text) from error
         self._serving.set()
-        if refused is not None:
-            raise WeightsMismatch(
-                f"version {manifest.version} failed to load, version {self._version} serves on: {refused}"
-            ) from refused
-        return CommitTimings(time.perf_counter() - started, load_s, requests_running)
+        return CommitTimings(time.perf_counter() - started, load_s, requests_running), refused
 
     async def _load_or_restore(self, manifest: Manifest) -> ServerRefused | None:
         """Why the old version is loaded again; None where the new one is loaded."""
-        label = self._label(self._version)
+        label = self._life.label(self.version)
         try:
             await self._load(manifest.location, label, manifest.version)
         except ServerRefused as refused:
-            await self._load(self._folder, label, self._version)
+            await self._load(self._folder, label, self.version)
             return refused
-        self._folder, self._version = manifest.location, manifest.version
+        self._folder, self._life.version = manifest.location, manifest.version
         return None
 
     async def _load(self, folder: str, label: str, version: int) -> None:
         """Between pause and resume. The label that was there before must be there still: it is one process's, so that
         who loaded is who is labelled."""
         await self._client.reload(folder)
-        found = await self._client.label()
-        if found != label:
-            raise self._dies(self._replaced(found))
-        await self._client.set_label(self._label(version))
-
-    def _label(self, version: int) -> str:
-        return f"{self._prefix}{version}"
-
-    def _replaced(self, label: str) -> str:
-        return (
-            f"the vLLM server at {self._client.url} was restarted, or somebody else steers it too: its tokens are of "
-            f"{label!r}, not of {self._label(self._version)!r}"
-        )
-
-    # --- life --------------------------------------------------------------------------------------------------------
-
-    async def _watch(self) -> None:
-        """Also where no request asks: whether the server is there, and the one that was loaded."""
-        while True:
-            await asyncio.sleep(self._watch_period_s)
-            try:
-                label = await self._client.label()
-            except (ServerGone, ServerRefused) as error:
-                return self._die(f"the vLLM server went away: {error}")
-            if not label.startswith(self._prefix):
-                return self._die(self._replaced(label))
-
-    def _watch_ended(self, watcher: asyncio.Task[None]) -> None:
-        if not watcher.cancelled() and watcher.exception() is not None:
-            self._die(f"the vLLM server cannot be watched any more: {watcher.exception()!r}")
-
-    async def _unless_dead(self, work: Coroutine[Any, Any, T]) -> T:
-        """The work's result, or EngineDied as soon as this engine dies. Cancelling this cancels the work."""
-        task = asyncio.ensure_future(work)
-        death = asyncio.ensure_future(self._died.wait())
-        try:
-            await asyncio.wait({task, death}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                self._check_alive()
-            return await task
-        finally:
-            for pending in (task, death):
-                pending.cancel()
-            await asyncio.gather(task, death, return_exceptions=True)
-
-    def _check_alive(self) -> None:
-        if self._death is not None:
-            raise EngineDied(f"the vLLM server cannot serve: {self._death}")
-
-    def _dies(self, why: str) -> EngineDied:
-        self._die(why)
-        return EngineDied(f"the vLLM server cannot serve: {self._death}")
-
-    def _die(self, why: str) -> None:
-        if not self._died.is_set():
-            self._death = why
-        self._died.set()
+        self._life.check_label(await self._client.label(), label)
+        await self._client.set_label(self._life.label(version))

@@ -1,32 +1,42 @@
-"""New weights into a foreign `vllm serve` by vLLM's own NCCL back-end, without a torch rendezvous: the HTTP half.
+"""The workers of a foreign `vllm serve` in a collective broadcast: ranks of vLLM's own NCCL back-end, moved over HTTP.
 
-The server needs `--weight-transfer-config '{"backend": "nccl"}'`. Rank 0 is the learner's side, which makes the unique
-id; the server's workers are ranks 1 and up. All ranks enter together, and the broadcasts run while `/update_weights` is
-out: so each call here is given what the learner's side does meanwhile. One that fails ends the other, and the model may
-then be broken: load it anew or restart the server.
+The server needs `--weight-transfer-config '{"backend": "nccl"}'`. Rank 0 is the learner, which makes the unique id and
+sends (transport's vllm_native.py); nothing here moves a byte. All ranks enter together: the parameter server's rounds
+ask both sides at once, each within its deadline.
+
+What nobody can do is to end a worker that waits in NCCL for a rank that is gone. Then the server is lost: the engine
+ends, and its successor waits until somebody has restarted it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from typing import Any
 
-from headrace.actors.generator.vllm_server_client import ServerGone, VllmServerClient
+from headrace.actors.generator.group_ranks import Broadcast
+from headrace.actors.generator.vllm_server_client import ServerGone, ServerRefused, VllmServerClient
+from headrace.actors.generator.vllm_server_life import ServerLife
+from headrace.actors.messages import JoinGroup
 from headrace.transport.weights import Manifest
+from headrace.transport.weights.collective import VLLM
+from headrace.transport.weights.collective.communicator import GroupBroken
 
 UNIQUE_ID_BYTES = 128
+_NOT_BEGUN, _JOINING, _JOINED = 0, 1, 2
+_ALREADY = "already active"
+"""of what vLLM says to a second /start_weight_update"""
 
 
-def init_info(unique_id: bytes, *, server_world_size: int) -> dict[str, Any]:
-    """vLLM's NCCLWeightTransferInitInfo: unique_id is ncclGetUniqueId's."""
+def init_info(unique_id: bytes, *, world_size: int) -> dict[str, Any]:
+    """vLLM's NCCLWeightTransferInitInfo. unique_id: ncclGetUniqueId's. world_size: with rank 0."""
     if len(unique_id) != UNIQUE_ID_BYTES:
         raise ValueError(f"a NCCL unique id has {UNIQUE_ID_BYTES} bytes, got {len(unique_id)}")
     return {
         "nccl_unique_id_b64": base64.b64encode(unique_id).decode("ascii"),
         "rank_offset": 1,
-        "world_size": 1 + server_world_size,
+        "world_size": world_size,
         "packed": False,
     }
 
@@ -41,32 +51,96 @@ def update_info(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-async def join(client: VllmServerClient, unique_id: bytes, joining: Awaitable[None]) -> None:
-    """Make the group. `joining`: rank 0's initialisation, and then the one-element float32 all-reduce that vLLM's
-    workers begin with."""
-    info = init_info(unique_id, server_world_size=await client.world_size())
-    await _together(client.init_transfer(info), joining, client.update_timeout_s)
+class ServerRanks:
+    """See Ranks. One group at a time, with the learner alone; the calls raise EngineDied where the server is lost."""
 
+    kind = VLLM
 
-async def update(client: VllmServerClient, manifest: Manifest, label: str, broadcasting: Awaitable[None]) -> None:
-    """Between pause and resume. `broadcasting`: every tensor of the manifest, in its order, from rank 0."""
-    await client.start_update()
-    await _together(client.update(update_info(manifest)), broadcasting, client.update_timeout_s)
-    await client.finish_update(label)
+    def __init__(self, client: VllmServerClient, life: ServerLife) -> None:
+        self._client = client
+        self._life = life
+        self._group = ""
+        self._place = _NOT_BEGUN
+        self._in_one = True  # a group that an engine before this one has left behind
+        self._aborted = ""
+        self._work: asyncio.Future[None] | None = None
 
+    async def count(self) -> int:
+        """Raises EngineDied where the server is another one. Its engine's process has answered."""
+        self._life.check()
+        try:
+            found = await self._client.label()
+            self._life.check_label(found, self._life.label(self._life.version))
+            return await self._client.world_size()
+        except (ServerGone, ServerRefused) as error:
+            raise self._life.dies(f"the vLLM server went away: {error}") from error
 
-async def _together(served: Awaitable[None], sent: Awaitable[None], timeout_s: float) -> None:
-    """Until both are done; the first that fails ends the other, and is what is raised. Raises ServerGone where one is
-    still out at the deadline."""
-    tasks = [asyncio.ensure_future(served), asyncio.ensure_future(sent)]
-    try:
-        done, out = await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
-        for task in done:
-            task.result()
-        if out:
-            late = "the server's workers" if tasks[0] in out else "rank 0"
-            raise ServerGone(f"{late} did not come to an end within {timeout_s:g} s")
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def join(self, message: JoinGroup) -> None:
+        """Raises ValueError where the server says no: it serves on."""
+        self._life.check()
+        if message.group == self._aborted:
+            raise GroupBroken(f"group {message.group} was aborted before it was joined")
+        info = init_info(message.unique_id, world_size=message.world_size)
+        self._group, self._place = message.group, _JOINING
+        try:
+            if self._in_one:
+                await self._until_aborted(self._client.end_transfer())
+            self._in_one = True
+            timeout_s = min(message.timeout_s, self._client.update_timeout_s)
+            await self._until_aborted(self._client.init_transfer(info, timeout_s))
+        except ServerRefused as error:
+            raise ValueError(f"the vLLM server at {self._client.url} joined no group: {error}") from error
+        except ServerGone as error:
+            raise self._life.dies(f"the vLLM server did not join the group {message.group}: {error}") from error
+        self._place = _JOINED
+
+    async def receive(self, manifest: Manifest, broadcast: Broadcast, label: str) -> None:
+        """Between pause and resume: receive, load and label. Raises ServerGone, ServerRefused, GroupBroken, at which
+        the model is incomplete."""
+        await self._start()
+        self.check_joined(broadcast.group)  # an abort may have come meanwhile
+        timeout_s = min(broadcast.timeout_s, self._client.update_timeout_s)
+        await self._until_aborted(self._client.update(update_info(manifest), timeout_s))
+        await self._client.finish_update(label)
+
+    def check_joined(self, group: str) -> None:
+        """Raises GroupBroken."""
+        if group != self._group or self._place != _JOINED:
+            raise GroupBroken(f"the vLLM server is in no group {group}; it was aborted, or joined by an earlier engine")
+
+    async def abort(self, group: str) -> int:
+        """What the server's workers wait for there they wait for still: see above."""
+        self._aborted = group
+        if group != self._group:
+            return _NOT_BEGUN
+        place, self._place, self._group = self._place, _NOT_BEGUN, ""
+        if self._work is not None:
+            self._work.cancel()
+        return place
+
+    async def make_whole(self) -> None:
+        """End an update that an earlier engine left half done: what vLLM holds of it would be mixed with the next.
+        What had not arrived keeps its old weights; all must be loaded anew."""
+        await self._start()
+        await self._client.finish_update()
+
+    async def _start(self) -> None:
+        try:
+            await self._client.start_update()
+        except ServerRefused as error:
+            if _ALREADY not in str(error):
+                raise
+            await self._client.finish_update()
+            await self._client.start_update()
+
+    async def _until_aborted(self, call: Coroutine[Any, Any, None]) -> None:
+        group = self._group
+        self._work = asyncio.ensure_future(call)
+        try:
+            await self._work
+        except asyncio.CancelledError:
+            if self._aborted == group:
+                raise GroupBroken(f"group {group} was aborted") from None
+            raise
+        finally:
+            self._work = None

@@ -42,6 +42,7 @@ class WeightGroupRoot(Actor):
             world_size=message.world_size,
             timeout_s=message.timeout_s,
             keep=message.keep,
+            kind=message.kind,
         )
         return GroupOpened(backend, unique_id)
 

@@ -153,6 +153,7 @@ class ParameterServer(Actor):
             return
         if role_of(message.name) == role_of(self._dispatcher):
             return
+        self._groups.member_down(message.name)
         self._carry_out(self._rollout.member_down(message.name, message.incarnation))
 
     def _carry_out(self, actions: list[Action]) -> None:

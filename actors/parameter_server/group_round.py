@@ -9,6 +9,9 @@ Everybody is asked first whether it is there: a rank that is missing from a coll
 Where the group breaks, all leave it, say how far they came, and whoever is to blame is left out: who is gone, refused,
 or does not answer; otherwise who came least far. Where nobody is, it is tried again MAX_BLAMELESS times, then given up.
 A member that has the whole version, verified, is out of danger and goes on by itself.
+
+Members whose groups are of another kind (a vLLM server that somebody else runs) share none: each is asked again once
+the others are through, and then has the same way to itself, in a group of its own with the learner.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from headrace.transport.weights.collective import HEADRACE, VLLM
+
 SENDER = "the learner"
 MAX_BLAMELESS = 2
 MAX_KEPT = 2
-"""groups that stay: one of the generators, one of the evaluators"""
+"""shared groups that stay: one of the generators, one of the evaluators; beside them one of each that shares none"""
 
 Kind = Literal["lost", "late", "refused", "broken"]
 """Its process is gone; it did not answer; it says no; its group broke, whoever did it."""
@@ -40,6 +45,7 @@ class Open:
     group: str
     world_size: int
     keep: tuple[str, ...]
+    kind: str = HEADRACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,8 @@ class Groups:
         self._epoch = epoch
         self._number = 0
         self._of: dict[frozenset[tuple[str, str]], str] = {}
+        self._alone: dict[str, str] = {}
+        """group of its own → the member that has it"""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -123,20 +131,33 @@ class Groups:
         self._number += 1
         return f"{self._epoch}-{self._number}"
 
-    def add(self, members: Mapping[str, str], group: str) -> None:
+    def add(self, members: Mapping[str, str], group: str, *, alone: bool = False) -> None:
+        """alone: it is the only member's own, and stays as long as that does."""
+        kept = self.kept_beside_a_new_one(members, alone=alone)
+        self._of = {of: name for of, name in self._of.items() if name in kept}
         self._of[frozenset(members.items())] = group
-        while len(self._of) > MAX_KEPT:
-            del self._of[next(iter(self._of))]
+        if alone:
+            [self._alone[group]] = members
 
     def forget(self, group: str) -> None:
         self._of = {members: name for members, name in self._of.items() if name != group}
+        self._alone.pop(group, None)
+
+    def member_down(self, member: str) -> None:
+        """The group that it had to itself is over; the learner leaves it with the next that is made."""
+        for group in [group for group, owner in self._alone.items() if owner == member]:
+            self.forget(group)
 
     def clear(self) -> None:
         """The learner is another one: it is in none of them."""
         self._of.clear()
+        self._alone.clear()
 
-    def kept_beside_a_new_one(self) -> tuple[str, ...]:
-        return self.names[-(MAX_KEPT - 1) :]
+    def kept_beside_a_new_one(self, members: Mapping[str, str], *, alone: bool = False) -> tuple[str, ...]:
+        """members: of the new one."""
+        shared = [name for name in self.names if name not in self._alone]
+        own = [name for name in self.names if name in self._alone and self._alone[name] not in members]
+        return (*own, *shared[-(MAX_KEPT if alone else MAX_KEPT - 1) :])
 
 
 class GroupRound:
@@ -144,6 +165,9 @@ class GroupRound:
 
     def __init__(self, members: Mapping[str, str], groups: Groups) -> None:
         self._members = dict(members)
+        self._alone: set[str] = set()
+        self._later: dict[str, str] = {}
+        """who shares no group and has yet to have its turn"""
         self._groups = groups
         self._phase: Literal["gather", "open", "join", "send", "abort", "over"] = "gather"
         self._ranks: dict[str, int] = {}
@@ -165,14 +189,17 @@ class GroupRound:
         self._owed = set(self._members)
         return [Gather(member) for member in self._members]
 
-    def ready(self, member: str, num_ranks: int, *, has_it: bool = False) -> list[Action]:
-        """has_it: it serves that version, or a newer one, already (this server was restarted)."""
+    def ready(self, member: str, num_ranks: int, *, kind: str = HEADRACE, has_it: bool = False) -> list[Action]:
+        """kind: of the groups that it joins; VLLM: a group of its own. has_it: it serves that version, or a newer one,
+        already (this server was restarted)."""
         if not self._answers(member, "gather"):
             return []
         if has_it:
             del self._members[member]
             return [Staged(member), *self._form()]
         self._ranks[member] = num_ranks
+        if kind == VLLM:
+            self._alone.add(member)
         return self._form()
 
     def opened(self) -> list[Action]:
@@ -180,7 +207,7 @@ class GroupRound:
             return []
         self._phase = "join"
         self._owed = {SENDER, *self._members}
-        world_size, keep = self._world_size, self._groups.kept_beside_a_new_one()
+        world_size, keep = self._world_size, self._kept
         actions: list[Action] = [Join(SENDER, self._group, 0, world_size, keep)]
         first_rank = 1
         for member in self._members:
@@ -195,7 +222,7 @@ class GroupRound:
             return self._judge()
         if self._owed:
             return []
-        self._groups.add(self._members, self._group)
+        self._groups.add(self._members, self._group, alone=self._is_alone)
         return self._send()
 
     def sent(self) -> list[Action]:
@@ -245,6 +272,20 @@ class GroupRound:
     def _world_size(self) -> int:
         return 1 + sum(self._ranks[member] for member in self._members)
 
+    @property
+    def _is_alone(self) -> bool:
+        return all(member in self._alone for member in self._members)
+
+    @property
+    def _kept(self) -> tuple[str, ...]:
+        return self._groups.kept_beside_a_new_one(self._members, alone=self._is_alone)
+
+    def _set_aside(self) -> None:
+        """All that share a group come first; then one at a time."""
+        alone = [member for member in self._members if member in self._alone]
+        for member in alone[1:] if len(alone) == len(self._members) else alone:
+            self._later[member] = self._members.pop(member)
+
     def _answers(self, member: str, phase: str) -> bool:
         """Whether this is an answer that is owed, to that phase or to what broke in it."""
         if member not in self._owed or self._phase not in (phase, "abort"):
@@ -255,6 +296,7 @@ class GroupRound:
     def _form(self) -> list[Action]:
         if self._owed:
             return []
+        self._set_aside()
         if not self._members:
             return self._end()
         group = self._groups.of(self._members)
@@ -262,7 +304,7 @@ class GroupRound:
             self._group = group
             return self._send()
         self._phase, self._group, self._owed = "open", self._groups.new_name(), {SENDER}
-        return [Open(self._group, self._world_size, self._groups.kept_beside_a_new_one())]
+        return [Open(self._group, self._world_size, self._kept, VLLM if self._is_alone else HEADRACE)]
 
     def _send(self) -> list[Action]:
         self._phase = "send"
@@ -272,6 +314,10 @@ class GroupRound:
     def _end(self) -> list[Action]:
         if self._owed or self._phase == "over":
             return []
+        if self._later:
+            member = next(iter(self._later))
+            self._members, self._num_blameless = {member: self._later.pop(member)}, 0
+            return self.begin()
         self._phase = "over"
         return [Over()]
 

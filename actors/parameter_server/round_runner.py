@@ -114,9 +114,10 @@ class RoundRunner:
         match action:
             case Gather(member):
                 ready: GroupReady = await self._ask(member, GatherGroup(), timeouts.gather_s)
-                return self._round.ready(member, ready.num_ranks, has_it=ready.version >= manifest.version)
-            case Open(group, world_size, keep):
-                message: Any = OpenGroup(group, world_size, timeouts.join_s, keep)
+                has_it = ready.version >= manifest.version
+                return self._round.ready(member, ready.num_ranks, kind=ready.kind, has_it=has_it)
+            case Open(group, world_size, keep, kind):
+                message: Any = OpenGroup(group, world_size, timeouts.join_s, keep, kind)
                 self._opened = await self._ask(self._learner, message, timeouts.gather_s)
                 return self._round.opened()
             case Join(member, group, first_rank, world_size, keep):

@@ -30,6 +30,8 @@ class ScriptedVllmServer:
         self.folder = "its own"
         self.paused = False
         self.kept_alive = False
+        self.api_key = ""
+        self.keys: list[str | None] = []
         self.calls: list[tuple[str, Any]] = []
         self.before: dict[str, Callable[[Any], Any]] = {}
         self.settings = SETTINGS
@@ -61,12 +63,17 @@ class ScriptedVllmServer:
         body = await request.json() if request.can_read_body else None
         route = request.path
         self.kept_alive |= request.keep_alive
+        self.keys.append(request.headers.get("Authorization"))
+        if self.api_key and route.startswith("/inference") and self.keys[-1] != f"Bearer {self.api_key}":
+            raise web.HTTPUnauthorized(text="Unauthorized")
         self.calls.append((route, body))
         if route in self.before:
             happened = self.before[route](body)
             if asyncio.iscoroutine(happened):
                 await happened
         answer = getattr(self, f"_{route.strip('/').replace('/', '_')}")(body)
+        if asyncio.iscoroutine(answer):
+            answer = await answer
         return web.json_response(answer)
 
     def _health(self, body: Any) -> Any:
@@ -93,17 +100,6 @@ class ScriptedVllmServer:
 
     def _update_weight_version(self, body: Any) -> Any:
         self.label = body["new_version"]
-
-    def _get_world_size(self, body: Any) -> Any:
-        return {"world_size": 2}
-
-    def _init_weight_transfer_engine(self, body: Any) -> Any:
-        return {}
-
-    _start_weight_update = _update_weights = _init_weight_transfer_engine
-
-    def _finish_weight_update(self, body: Any) -> Any:
-        self.label = body["weight_version"]
 
     def _inference_v1_generate(self, body: Any) -> Any:
         if not body:

@@ -231,7 +231,8 @@ def test_nobody_there(play: Any, model_path: str) -> None:
     async def script(scene: Scene) -> None:
         await scene.server.stop()
         with pytest.raises(
-            EngineDied, match=r"no vLLM server answered at http://127.0.0.1:\d+ within 0\.2 s; start one: "
+            EngineDied,
+            match=r"no vLLM server answered at http://127.0.0.1:\d+ within 0\.2 s; start one, or restart the one ",
         ):
             await scene.engine.start()
 
@@ -278,7 +279,53 @@ def test_a_folder_that_it_cannot_read_is_said_at_the_start(play: Any) -> None:
 
 
 def test_another_transport_is_refused_before_anything_starts() -> None:
-    with pytest.raises(ValueError, match=r"weights.transport must be checkpoint, got 'shm'; add weights=checkpoint"):
+    with pytest.raises(ValueError, match=r"must be checkpoint or nccl, got 'shm'; add weights=checkpoint"):
         VllmServerEngine(url="http://127.0.0.1:1", model_path="m", transport="shm")
     with pytest.raises(ValueError, match=r"generator.engine.url must be http://HOST:PORT"):
         VllmServerEngine(url="127.0.0.1:8000", model_path="m")
+
+
+def test_its_key_goes_with_every_call_and_is_said_nowhere(
+    play: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def script(scene: Scene) -> None:
+        scene.server.api_key = "a-secret"
+        await scene.engine.start()
+        await scene.update()
+        assert (await scene.generate()).versions.tolist() == [1, 1, 1]
+        assert set(scene.server.keys) == {"Bearer a-secret"}
+        scene.server.api_key = "another"
+        with pytest.raises(EngineDied, match=r"has another API key now: .* answered 401: Unauthorized") as died:
+            await scene.generate()
+        assert "a-secret" not in str(died.value)
+
+    caplog.set_level("DEBUG")
+    monkeypatch.setenv("HEADRACE_TEST_KEY", " a-secret\n")
+    play(script, started=False, api_key_env="HEADRACE_TEST_KEY")
+    assert "a-secret" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("variable", "message"),
+    [
+        (None, "answers 401: it was started with --api-key, and no key was sent; set generator.engine.api_key_env"),
+        (
+            "HEADRACE_TEST_KEY",
+            r"environment variable HEADRACE_TEST_KEY \(generator.engine.api_key_env\) is another",
+        ),
+        ("HEADRACE_NO_KEY", r"api_key_env names the environment variable HEADRACE_NO_KEY, which is not set here"),
+    ],
+)
+def test_a_wrong_key_is_refused_at_the_start(
+    play: Any, monkeypatch: pytest.MonkeyPatch, variable: str | None, message: str
+) -> None:
+    async def script(scene: Scene) -> None:
+        scene.server.api_key = "the-right-one"
+        with pytest.raises(ValueError, match=message) as caught:
+            await scene.engine.start()
+        assert "a-secret" not in str(caught.value)
+        assert scene.server.folder == "its own"
+
+    monkeypatch.setenv("HEADRACE_TEST_KEY", "a-secret")
+    monkeypatch.delenv("HEADRACE_NO_KEY", raising=False)
+    play(script, started=False, api_key_env=variable)

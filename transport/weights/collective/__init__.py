@@ -10,3 +10,6 @@ COLLECTIVE = "nccl"
 STAGED, IN_PLACE = "staged", "in_place"
 """Its `location` in a manifest: whether receivers bring the version near before they pause, or (weights.staging=false)
 pause and load each bucket as it arrives."""
+HEADRACE, VLLM = "headrace", "vllm"
+"""What is broadcast in a group: buckets below a title (passage.py), to workers that have our code; or tensor by tensor
+as vLLM's own back-end takes them (vllm_native.py), to workers that have nothing of ours."""

@@ -17,7 +17,7 @@ import torch
 from headrace.transport.weights.buffers import BufferPool
 from headrace.transport.weights.carrier import SenderSettings, StagedVersion
 from headrace.transport.weights.checksum import checksums
-from headrace.transport.weights.collective import COLLECTIVE, IN_PLACE, STAGED, passage
+from headrace.transport.weights.collective import COLLECTIVE, HEADRACE, IN_PLACE, STAGED, VLLM, passage, vllm_native
 from headrace.transport.weights.collective.communicator import GroupBroken, make_unique_id, resolve
 from headrace.transport.weights.collective.rank import Rank
 from headrace.transport.weights.layout import build_layout, flatten_into
@@ -84,12 +84,20 @@ class CollectiveSender:
 
     # --- the group ---------------------------------------------------------------------------------------------------
 
-    def open_group(self, group: str, *, world_size: int, timeout_s: float, keep: Collection[str]) -> tuple[str, bytes]:
-        """(back-end, unique id): begin to join as rank 0, in a thread of its own; leave what is not in `keep`."""
+    def open_group(
+        self, group: str, *, world_size: int, timeout_s: float, keep: Collection[str], kind: str = HEADRACE
+    ) -> tuple[str, bytes]:
+        """(back-end, unique id): begin to join as rank 0, in a thread of its own; leave what is not in `keep`. Raises
+        ValueError where a group of vLLM's own is asked for and there is no NCCL here."""
         self._backend = backend = self._backend or resolve(self._communicator)
+        if kind == VLLM and backend != vllm_native.BACKEND:
+            raise ValueError(
+                f"a vLLM server of somebody else's takes weights by NCCL, and the learner has {backend!r} (no GPU, no "
+                "CuPy, or weights.communicator says so); use weights=checkpoint"
+            )
         self._rank.keep((*keep, group))
         unique_id = make_unique_id(backend)
-        joining = _Joining(self._rank, group, backend, unique_id, world_size, timeout_s)
+        joining = _Joining(self._rank, group, backend, unique_id, world_size, timeout_s, kind)
         with self._lock:
             kept = {*keep, group}
             self._joining = {name: other for name, other in self._joining.items() if name in kept}
@@ -112,9 +120,15 @@ class CollectiveSender:
             if version not in self._held:
                 raise WeightsMismatch(f"version {version} is not staged; the learner holds {sorted(self._held)}")
             manifest, buffer = self._held[version]
+            kind = self._joining[group].kind if group in self._joining else HEADRACE
         started_s = time.perf_counter()
         with self._rank.passage(group) as (communicator, progress):
-            passage.send(communicator, manifest, buffer, timeout_s=timeout_s, progress=progress)
+            if kind == VLLM:
+                vllm_native.broadcast(
+                    communicator, manifest, buffer, packed=False, timeout_s=timeout_s, progress=progress
+                )
+            else:
+                passage.send(communicator, manifest, buffer, timeout_s=timeout_s, progress=progress)
         return time.perf_counter() - started_s
 
     def abort(self, group: str) -> int:
@@ -126,18 +140,23 @@ class _Joining(threading.Thread):
     """Rank 0's way into one group: it ends by itself, at the deadline or by an abort."""
 
     def __init__(
-        self, rank: Rank, group: str, backend: str, unique_id: bytes, world_size: int, timeout_s: float
+        self, rank: Rank, group: str, backend: str, unique_id: bytes, world_size: int, timeout_s: float, kind: str
     ) -> None:
         super().__init__(name="weights-join", daemon=True)
         self._rank, self._group, self._backend, self._id = rank, group, backend, unique_id
         self._world_size, self._timeout_s = world_size, timeout_s
+        self.kind = kind
         self._error: Exception | None = None
 
     def run(self) -> None:
+        deadline_s = time.monotonic() + self._timeout_s
         try:
             self._rank.join(
                 self._group, self._backend, self._id, rank=0, world_size=self._world_size, timeout_s=self._timeout_s
             )
+            if self.kind == VLLM:
+                with self._rank.passage(self._group) as (communicator, _):
+                    vllm_native.warm_up(communicator, timeout_s=deadline_s - time.monotonic())
         except Exception as error:  # whatever it was, it belongs to the one who waits
             self._error = error
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from headrace.transport.weights.collective.passage import Progress
 from headrace.transport.weights.layout import DTYPES
 from headrace.transport.weights.manifest import Manifest, TensorSpec
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
     from headrace.transport.weights.collective.communicator import Communicator, Work
 
+BACKEND = "cupy"
+"""The communicator that vLLM's workers can meet: theirs is NCCL, whatever ours is."""
 CHUNK_BYTES = 1 << 30
 """vLLM's packed_buffer_size_bytes, where neither side says another; the two must be equal."""
 
@@ -43,18 +46,23 @@ def broadcast(
     packed: bool,
     timeout_s: float,
     chunk_bytes: int = CHUNK_BYTES,
+    progress: Progress | None = None,
 ) -> None:
     """All tensors of the version; tied names are vLLM's to tie. buffer: uint8[>= manifest.nbytes], as staged. Two
-    broadcasts are under way at a time. Raises GroupBroken at the deadline or where the group broke."""
+    broadcasts are under way at a time; `progress` counts them. Raises GroupBroken at the deadline or where the group
+    broke."""
+    progress = progress or Progress()
     deadline_s = time.monotonic() + timeout_s
     before: Work | None = None
     for chunk in chunks(manifest, chunk_bytes) if packed else ([spec] for spec in manifest.tensors):
         work = communicator.broadcast(_joined(buffer, chunk))
         if before is not None:
             before.wait(deadline_s)
+            progress.num_buckets += 1
         before = work
     if before is not None:
         before.wait(deadline_s)
+        progress.num_buckets += 1
 
 
 def chunks(manifest: Manifest, chunk_bytes: int = CHUNK_BYTES) -> Iterator[list[TensorSpec]]:
