@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from headrace.actors.generator.actor import Generator
+from headrace.actors.generator.engine import EngineDied
 from headrace.actors.generator.scripted_engine import ScriptedEngine
 from headrace.actors.messages import (
     AbortGroup,
@@ -27,6 +28,7 @@ from headrace.actors.messages import (
 from headrace.actors.parameter_server.actor import ParameterServer
 from headrace.transport import Actor, Runtime, handles, run_virtual
 from headrace.transport.weights import Manifest, WeightsMismatch
+from headrace.transport.weights.collective import HEADRACE, VLLM
 from headrace.transport.weights.collective.communicator import GroupBroken
 
 
@@ -39,6 +41,7 @@ class ScriptedLearner(Actor):
 
     def __init__(self) -> None:
         self.opened: list[tuple[str, int, tuple[str, ...]]] = []
+        self.kinds: list[str] = []
         self.sent: list[tuple[str, int]] = []
         self.aborted: list[str] = []
         self.served: list[int] = []
@@ -50,6 +53,7 @@ class ScriptedLearner(Actor):
     @handles(OpenGroup)
     async def open_group(self, message: OpenGroup) -> GroupOpened:
         self.opened.append((message.group, message.world_size, message.keep))
+        self.kinds.append(message.kind)
         return GroupOpened("memory", b"id")
 
     @handles(JoinGroup)
@@ -241,5 +245,23 @@ def test_evaluators_have_a_group_beside_the_generators() -> None:
         assert len(world.learner.opened) == 2
         groups = [group for group, _, _ in world.learner.opened]
         assert world.learner.opened[1][2] == (groups[0],), "the other group stays"
+
+    play(body)
+
+
+def test_an_engine_of_another_kind_has_its_own_group_and_loads_as_it_arrives() -> None:
+    async def body(world: World) -> None:
+        engine = await world.add("generator/0")
+        server = await world.add("generator/1", group_kind=VLLM, num_ranks=4)
+        for version in (1, 2):
+            await world.publish(version)
+        assert engine.commits == server.commits == [1, 2]
+        assert world.learner.kinds == [HEADRACE, VLLM], "both groups stay"
+        assert [size for _, size, _ in world.learner.opened] == [2, 5]
+        mine, its = (group for group, _, _ in world.learner.opened)
+        assert world.learner.sent == [(mine, 1), (its, 1), (mine, 2), (its, 2)], "one after the other"
+        server.fail_next_stage = EngineDied("its model is incomplete")
+        await world.publish(3)
+        assert (engine.commits, server.commits) == ([1, 2, 3], [1, 2])
 
     play(body)

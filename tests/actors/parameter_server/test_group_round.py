@@ -25,6 +25,7 @@ from headrace.actors.parameter_server.group_round import (
 )
 from headrace.actors.parameter_server.rollout import Commit, Linger, Release, Rollout, Round, Served
 from headrace.transport.weights import Manifest
+from headrace.transport.weights.collective import HEADRACE, VLLM
 
 A, B, C = "generator/0", "generator/1", "generator/2"
 
@@ -196,6 +197,54 @@ def test_a_name_is_never_used_twice_and_two_groups_stay() -> None:
     assert groups.new_name() == "life-4"
 
 
+def test_one_of_another_kind_has_a_group_of_its_own_after_the_others() -> None:
+    groups = Groups("life")
+    round_ = GroupRound(of(A, B, C), groups)
+    round_.begin()
+    round_.ready(B, 2, kind=VLLM)
+    round_.ready(A, 1)
+    assert round_.ready(C, 1) == [Open("life-1", 3, ())]
+    round_.opened()
+    for member in (SENDER, A, C):
+        round_.joined(member)
+    round_.sent()
+    assert round_.staged(A) == [Staged(A)]
+    assert round_.staged(C) == [Staged(C), Gather(B)]
+    assert round_.ready(B, 2, kind=VLLM) == [Open("life-2", 3, ("life-1",), VLLM)]
+    round_.opened()
+    round_.joined(SENDER)
+    assert round_.joined(B) == [Send("life-2"), Receive(B, "life-2")]
+    round_.sent()
+    assert round_.staged(B) == [Staged(B), Over()]
+    assert groups.names == ("life-1", "life-2")
+
+
+def test_one_of_another_kind_that_fails_costs_nobody_else_anything() -> None:
+    groups = Groups("life")
+    round_ = GroupRound(of(A, B), groups)
+    round_.begin()
+    round_.ready(A, 1, kind=VLLM)
+    assert round_.ready(B, 1, kind=VLLM) == [Open("life-1", 2, (), VLLM)], "not even with its like"
+    round_.opened()
+    round_.joined(SENDER)
+    assert round_.fault(A, "refused", "500") == [Abort(SENDER, "life-1"), Abort(A, "life-1")]
+    round_.aborted(SENDER, 2)
+    assert round_.aborted(A, 1) == [Failed(A, "500"), Gather(B)]
+    assert as_far_as_sending(round_, B)[0] == Send("life-2")
+
+
+def test_groups_of_one_stay_as_long_as_their_member() -> None:
+    groups = Groups("life")
+    groups.add(of(A), groups.new_name(), alone=True)
+    for members in (of(B), of(C), of("evaluator/0")):
+        groups.add(members, groups.new_name())
+    assert groups.names == ("life-1", "life-3", "life-4")
+    assert groups.kept_beside_a_new_one(of(B, C)) == ("life-1", "life-4")
+    assert groups.kept_beside_a_new_one({A: "b"}, alone=True) == ("life-3", "life-4"), "its next life has another"
+    groups.member_down(A)
+    assert groups.names == ("life-3", "life-4")
+
+
 class TestLinger:
     def started(self) -> Rollout:
         rollout = Rollout()
@@ -223,7 +272,8 @@ class TestLinger:
 
 
 class Schedules(RuleBasedStateMachine):
-    """Members that come, go, and answer in any order and manner; a learner that fails too; versions at any time."""
+    """Members that come, go, and answer in any order and manner, one of which shares no group; a learner that fails
+    too; versions at any time."""
 
     names = st.sampled_from([A, B, C, "evaluator/0"])
 
@@ -298,6 +348,7 @@ class Schedules(RuleBasedStateMachine):
                     self.tasks.append(action)
                 case Receive(member, group):
                     assert member in self.in_group[group], "received before it had joined"
+                    assert C not in self.in_group[group] or self.in_group[group] == {SENDER, C}, "it shares no group"
                     self.tasks.append(action)
                 case _:
                     self.tasks.append(action)
@@ -318,6 +369,7 @@ class Schedules(RuleBasedStateMachine):
     def down(self, name: str) -> None:
         incarnation = self.alive.pop(name, "none")
         self.commits.pop(name, None)
+        self.groups.member_down(name)
         self.take(self.rollout.member_down(name, incarnation))
 
     @rule()
@@ -371,7 +423,8 @@ class Schedules(RuleBasedStateMachine):
             case _ if outcome is not None:
                 return self.play(round_.fault(name, outcome, outcome))  # type: ignore[arg-type]
             case Gather():
-                return self.play(round_.ready(name, 1 + len(self.members) % 2))
+                kind = VLLM if name == C else HEADRACE
+                return self.play(round_.ready(name, 1 + len(self.members) % 2, kind=kind))
             case Open():
                 return self.play(round_.opened())
             case Join(_, group):

@@ -108,6 +108,43 @@ def test_packed_into_vllms_own_consumer(group: Group, monkeypatch: pytest.Monkey
             assert sizes == [sum(spec.nbytes for spec in chunk) for chunk in chunks(manifest, chunk_bytes)]
 
 
+@pytest.mark.vllm
+def test_unpacked_into_vllms_own_engine(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a server of somebody else's runs at /update_weights, with what it is told there."""
+    nccl = pytest.importorskip("vllm.distributed.weight_transfer.nccl_engine")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
+    manifest, buffer = staged()
+
+    class Model:
+        def __init__(self) -> None:
+            self.found: dict[str, torch.Tensor] = {}
+
+        def load_weights(self, weights: list[tuple[str, torch.Tensor]]) -> None:
+            self.found.update((name, tensor.clone()) for name, tensor in weights)
+
+    def receive(communicator: Communicator) -> dict[str, torch.Tensor]:
+        engine = object.__new__(nccl.NCCLWeightTransferEngine)
+        engine.packed, engine.device, engine.model = False, torch.device("cpu"), Model()
+        engine.model_update_group = VllmsGroup(communicator)
+        communicator.all_reduce_one(time.monotonic() + LONG_S)
+        names, pairs = zip(*declared(manifest), strict=True)
+        told = {
+            "names": list(names),
+            "dtype_names": [spec.dtype for spec in manifest.tensors],
+            "shapes": [shape for shape, _ in pairs],
+        }
+        engine.receive_weights(engine.parse_update_info(told))
+        found: dict[str, torch.Tensor] = engine.model.found
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        receiving = [pool.submit(receive, communicator) for communicator in group.ranks[1:]]
+        warm_up(group.ranks[0], timeout_s=LONG_S)
+        broadcast(group.ranks[0], manifest, buffer, packed=False, timeout_s=LONG_S)
+        for future in receiving:
+            assert_same(future.result(timeout=LONG_S))
+
+
 def test_unpacked_one_by_one_in_the_declared_order(group: Group) -> None:
     """As NCCLWeightTransferEngine.receive_weights does it without `packed`: an empty tensor for each name, filled."""
     manifest, buffer = staged()
