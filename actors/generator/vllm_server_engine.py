@@ -10,6 +10,7 @@ successor waits for the server and loads anew.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -44,6 +45,7 @@ _API_KEY_ENV = "generator.engine.api_key_env"
 class VllmServerEngine:
     """url: "http://127.0.0.1:8000". model_path: the run's model, a folder that the server can read under the same name;
     version 0. transport: `weights.transport`. api_key_env: the name of the environment variable that has its API key.
+    lora_rank: of the adapters that the learner sends; must be None.
     dtype, max_model_len: what the server must have been started with; "auto": any, None: the model's context.
     kv, prefix_cache, prefix_cache_max_versions: see kv_policy.py.
     start_timeout_s: for the server to come up, also again after a restart. request_timeout_s: for one generation.
@@ -57,6 +59,7 @@ class VllmServerEngine:
         model_path: str,
         transport: str = FOLDERS,
         api_key_env: str | None = None,
+        lora_rank: int | None = None,
         dtype: str = "auto",
         max_model_len: int | None = None,
         kv: str = "keep",
@@ -73,6 +76,16 @@ class VllmServerEngine:
             raise ValueError(
                 f"generator.engine=vllm_server takes weights by folder or by NCCL: weights.transport must be {FOLDERS} "
                 f"or {COLLECTIVE}, got {transport!r}; add weights={FOLDERS}"
+            )
+        if lora_rank is not None:
+            raise ValueError(
+                f"generator.engine=vllm_server takes no adapters, got lora_rank={lora_rank} (from learner.lora); "
+                "choose learner/lora=none, or generator/engine=vllm"
+            )
+        if api_key_env is not None and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", api_key_env) is None:
+            raise ValueError(
+                f"{_API_KEY_ENV} must be the name of an environment variable, got something else, which is not "
+                "repeated here in case it is the key itself"
             )
         for name, value in (
             ("start_timeout_s", start_timeout_s),

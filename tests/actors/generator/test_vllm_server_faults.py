@@ -283,6 +283,11 @@ def test_another_transport_is_refused_before_anything_starts() -> None:
         VllmServerEngine(url="http://127.0.0.1:1", model_path="m", transport="shm")
     with pytest.raises(ValueError, match=r"generator.engine.url must be http://HOST:PORT"):
         VllmServerEngine(url="127.0.0.1:8000", model_path="m")
+    with pytest.raises(ValueError, match=r"takes no adapters, got lora_rank=16 \(from learner.lora\)"):
+        VllmServerEngine(url="http://127.0.0.1:1", model_path="m", lora_rank=16)
+    with pytest.raises(ValueError, match="must be the name of an environment variable") as caught:
+        VllmServerEngine(url="http://127.0.0.1:1", model_path="m", api_key_env="sk-the-key-itself")
+    assert "sk-the" not in str(caught.value)
 
 
 def test_its_key_goes_with_every_call_and_is_said_nowhere(
