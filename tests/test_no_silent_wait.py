@@ -58,7 +58,6 @@ WAITS_WITHOUT_DEADLINE = {
     "actors/generator/actor.py Generator.generate: async with self._sleep.awake()": "a wake, CHANGE_TIMEOUT_S at most",
     "actors/generator/actor.py Generator._stage: async with self._sleep.awake()": "a wake, CHANGE_TIMEOUT_S at most",
     "actors/generator/actor.py Generator._commit: async with self._sleep.awake()": "a wake, CHANGE_TIMEOUT_S at most",
-    "actors/generator/actor.py Generator._compare: async with self._sleep.awake()": "a wake, CHANGE_TIMEOUT_S at most",
     "actors/generator/scripted_engine.py ScriptedEngine._pass: await self._resumed.wait()": "set after pause_s",
     "actors/generator/torch_engine.py TorchEngine.start: await started":
         "the thread answers whatever happens; launch.start_timeout_s bounds it",
@@ -78,15 +77,17 @@ WAITS_WITHOUT_DEADLINE = {
     "actors/relay/actor.py Relay._bring_in_turn: async with self._one_fetch":
         "held by another fetch, which ends after patience_s without a bucket",
     "actors/generator/vllm_server_client.py VllmServerClient._call: "
-    "async with self._session.request(method, self.url + route, json=body, timeout=timeout)":
+    "async with self._session.request(method, self.url + route, json=body, timeout=timeout, headers=self._headers)":
         "the HTTP client's own deadline, for the whole call",
     "actors/generator/vllm_server_engine.py VllmServerEngine._generate: await self._serving.wait()":
         "for the length of an update, which ends or ends the engine; the asker's deadline cancels it",
-    "actors/generator/vllm_server_engine.py VllmServerEngine._unless_dead: "
+    "actors/generator/vllm_server_life.py ServerLife.unless_dead: "
     "await asyncio.wait({task, death}, return_when=asyncio.FIRST_COMPLETED)":
         "each HTTP call of the task has a deadline; the engine's death ends it",
-    "actors/generator/vllm_server_engine.py VllmServerEngine._unless_dead: await task": "done already",
-    "actors/generator/vllm_server_engine.py VllmServerEngine.close: await self._watcher": "cancelled one line before",
+    "actors/generator/vllm_server_life.py ServerLife.unless_dead: await task": "done already",
+    "actors/generator/vllm_server_life.py ServerLife.end: await self._watcher": "cancelled one line before",
+    "actors/generator/vllm_server_nccl.py ServerRanks._until_aborted: await self._work":
+        "one HTTP call, which has a deadline",
     "actors/parameter_server/actor.py ParameterServer.sync_evaluators: await self._synced":
         "ends with the asks of its members, each with a deadline; the asker's deadline cancels it",
     "actors/parameter_server/actor.py ParameterServer._tell: "
@@ -107,9 +108,9 @@ TASKS = {
     "actors/generator/actor.py Generator._update": "kept; its exception reaches the asker and the log",
     "actors/generator/engine_sleep.py EngineSleep.awake": "kept; its exception reaches whoever needs the engine next",
     "actors/generator/vllm_engine.py VllmEngine.start": "kept; its exception ends the engine",
-    "actors/generator/vllm_server_engine.py VllmServerEngine._unless_dead": "its result is taken in the same call",
-    "actors/generator/vllm_server_engine.py VllmServerEngine.start": "kept; its exception ends the engine",
-    "actors/generator/vllm_server_nccl.py _together": "their results are taken in the same call",
+    "actors/generator/vllm_server_life.py ServerLife.unless_dead": "its result is taken in the same call",
+    "actors/generator/vllm_server_life.py ServerLife.begin": "kept; its exception ends the engine",
+    "actors/generator/vllm_server_nccl.py ServerRanks._until_aborted": "its result is taken in the same call",
     "actors/relay/fetch.py Fetch._bring": "kept; its exception is raised in the same call",
     "actors/grader/worker_pool.py WorkerPool._start_worker": "kept; its exception is logged, its request fails by name",
 }
