@@ -135,6 +135,7 @@ class Groups:
         """alone: it is the only member's own, and stays as long as that does."""
         kept = self.kept_beside_a_new_one(members, alone=alone)
         self._of = {of: name for of, name in self._of.items() if name in kept}
+        self._alone = {name: owner for name, owner in self._alone.items() if name in kept}
         self._of[frozenset(members.items())] = group
         if alone:
             [self._alone[group]] = members

@@ -114,12 +114,12 @@ def make_bench() -> Iterator[Callable[..., Bench]]:
 
 
 @pytest.fixture(scope="module")
-def make_server() -> Iterator[Callable[[str], Server]]:
+def make_server() -> Iterator[Callable[..., Server]]:
     """A `vllm serve` of a model; it takes a minute to start, and ends with the module."""
     servers: list[Server] = []
 
-    def make(model_path: str) -> Server:
-        servers.append(Server(model_path))
+    def make(model_path: str, *options: str) -> Server:
+        servers.append(Server(model_path, options=options))
         servers[-1].start()
         return servers[-1]
 
