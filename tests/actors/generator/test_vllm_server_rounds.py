@@ -69,12 +69,14 @@ class World:
         self.root = Root(backend)
         self.timeouts = timeouts
         self.version = 0
+        self.engines: list[VllmServerEngine] = []
 
     async def add_server(self, name: str = "generator/0", **settings: Any) -> VllmServerEngine:
         options = {"watch_period_s": 60.0, "start_timeout_s": 5.0, "update_timeout_s": 10.0, **settings}
         engine = VllmServerEngine(
             url=self.server.url, model_path=self.model_path, dtype="float32", transport="nccl", **options
         )
+        self.engines.append(engine)
         await self.runtime.add(Generator(engine=engine, metrics_period_s=0), name)
         return engine
 
@@ -148,6 +150,8 @@ def play(models: Any, model_path: str, monkeypatch: pytest.MonkeyPatch) -> Calla
                 await script(world)
             finally:
                 await world.runtime.stop()
+                for engine in world.engines:
+                    await engine.close()
                 await world.server.stop()
                 world.root.sender.close()
 
