@@ -24,6 +24,7 @@ from headrace.transport.weights.collective import VLLM
 from headrace.transport.weights.collective.communicator import GroupBroken
 
 UNIQUE_ID_BYTES = 128
+_ANSWER_S = 10.0
 _NOT_BEGUN, _JOINING, _JOINED = 0, 1, 2
 _ALREADY = "already active"
 """of what vLLM says to a second /start_weight_update"""
@@ -91,7 +92,10 @@ class ServerRanks:
         except ServerRefused as error:
             raise ValueError(f"the vLLM server at {self._client.url} joined no group: {error}") from error
         except ServerGone as error:
-            raise self._life.dies(f"the vLLM server did not join the group {message.group}: {error}") from error
+            raise self._life.dies(f"the vLLM server did not join group {message.group}: {error}") from error
+        except GroupBroken:
+            await self._check_answers(message.group)
+            raise
         self._place = _JOINED
 
     async def receive(self, manifest: Manifest, broadcast: Broadcast, label: str) -> None:
@@ -123,6 +127,13 @@ class ServerRanks:
         What had not arrived keeps its old weights; all must be loaded anew."""
         await self._start()
         await self._client.finish_update()
+
+    async def _check_answers(self, group: str) -> None:
+        """After a join that was aborted: its workers may wait for the others for ever."""
+        try:
+            await self._client.label(min(_ANSWER_S, self._client.update_timeout_s))
+        except (ServerGone, ServerRefused) as error:
+            raise self._life.dies(f"the vLLM server did not come out of group {group}: {error}") from error
 
     async def _start(self) -> None:
         try:

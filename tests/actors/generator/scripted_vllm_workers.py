@@ -46,12 +46,18 @@ class ScriptedVllmWorkers(ScriptedVllmServer):
         super().restart()
         self.active = self.mixed = False
         self.weights = [{} for _ in range(self.num_workers)]
+        self._one_call = asyncio.Lock()  # whoever held it is gone
         self._leave()
 
     async def stop(self) -> None:
         await super().stop()
         self._leave()
         self._pool.shutdown(wait=False)
+
+    async def hang(self, body: Any = None) -> None:
+        """For `before`: workers that wait in NCCL, and so does whoever asks the engine for anything."""
+        async with self._one_call:
+            await asyncio.sleep(3600)
 
     # --- what waits for the workers, as everything does that goes to vLLM's engine ------------------------------------
 

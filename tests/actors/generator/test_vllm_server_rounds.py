@@ -212,14 +212,13 @@ def test_a_server_that_joins_no_group_serves_its_old_version(play: Any) -> None:
 
 
 def test_workers_that_never_come_end_the_engine_at_the_deadline(play: Any) -> None:
-    async def script(world: World) -> None:
-        async def never(body: Any) -> None:
-            await asyncio.sleep(3600)
+    """Whichever side's deadline is over first."""
 
-        engine = await world.add_server()
-        world.server.before[INIT] = never
+    async def script(world: World) -> None:
+        engine = await world.add_server(update_timeout_s=1.0)
+        world.server.before[INIT] = world.server.hang
         await world.begin()
-        await world.until_dead(engine, r"did not join the group .* gave no answer within 1 s")
+        await world.until_dead(engine, "did not (join|come out of) group .* gave no answer within 1 s")
         del world.server.before[INIT]
         world.server.restart()
         successor = await world.add_server("generator/1")
@@ -228,6 +227,25 @@ def test_workers_that_never_come_end_the_engine_at_the_deadline(play: Any) -> No
         assert await world.versions(successor) == [1, 1, 1]
 
     play(script, join_timeout_s=1.0)
+
+
+def test_where_rank_0_breaks_off_the_join_workers_that_hang_in_it_are_found_out(play: Any) -> None:
+    async def script(world: World) -> None:
+        reached = asyncio.Event()
+
+        async def hang(body: Any) -> None:
+            reached.set()
+            await world.server.hang()
+
+        engine = await world.add_server(update_timeout_s=1.0)
+        world.server.before[INIT] = hang
+        await world.begin()
+        await reached.wait()
+        [group] = world.root.sender._joining
+        world.root.sender.abort(group)
+        await world.until_dead(engine, "did not (join|come out of) group .* gave no answer within 1 s")
+
+    play(script)
 
 
 def test_workers_that_fail_in_the_middle_end_the_engine_and_a_successor_mends_the_model(play: Any) -> None:
