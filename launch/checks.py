@@ -192,6 +192,7 @@ def check_values(config: Mapping[str, Any]) -> list[Problem]:
 
 ENGINE_ROLES = ("generator", "evaluator")
 VLLM = "headrace.actors.generator.vllm_engine.VllmEngine"
+LOCAL_LAUNCHER = "headrace.launch.local.LocalLauncher"
 
 
 def check_relays(processes: tuple[ProcessPlan, ...], config: Mapping[str, Any]) -> list[Problem]:

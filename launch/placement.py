@@ -49,13 +49,9 @@ class Placement:
         """What a node runs, in start order."""
         return [plan for plan in self._plans.values() if plan.node == node and plan.name not in self._homeless]
 
-    def free_slots(self, node: str) -> list[str]:
-        taken = {device for plan in self.on(node) for device in plan.devices}
-        return [device for device in self._devices[node] if device not in taken]
-
-    def _slots_for(self, plan: ProcessPlan, node: str) -> list[str]:
-        """Those of the node that this process may have: free ones, or where it shares, those that sharing ones have."""
-        taken = {device for other in self.on(node) if not (plan.shared and other.shared) for device in other.devices}
+    def free_slots(self, node: str, *, shared: bool = False) -> list[str]:
+        """Those that a further process may have; one that shares may have those of other sharing ones too."""
+        taken = {device for plan in self.on(node) if not (shared and plan.shared) for device in plan.devices}
         return [device for device in self._devices[node] if device not in taken]
 
     def roles_missing(self) -> set[str]:
@@ -66,7 +62,9 @@ class Placement:
 
     def add(self, plan: ProcessPlan) -> None:
         """A process that joins, on a living node and free slots of it. Raises ValueError."""
-        taken = set(plan.devices) - set(self._slots_for(plan, plan.node) if plan.node in self.nodes else ())
+        taken = set(plan.devices) - set(
+            self.free_slots(plan.node, shared=plan.shared) if plan.node in self.nodes else ()
+        )
         if plan.name in self._plans or plan.node not in self.nodes or taken:
             raise ValueError(f"{plan.name} cannot join on {plan.node}: the name, the node or its slots are not free")
         self._plans[plan.name] = plan
@@ -100,7 +98,7 @@ class Placement:
         while plan := self._next():
             node = self._room_for(plan)
             assert node is not None
-            slots = tuple(self._slots_for(plan, node)[: len(plan.devices)])
+            slots = tuple(self.free_slots(node, shared=plan.shared)[: len(plan.devices)])
             self._homeless.remove(plan.name)
             self._plans[plan.name] = moved = replace(plan, node=node, devices=slots)
             placed.append(moved)
@@ -113,5 +111,5 @@ class Placement:
 
     def _room_for(self, plan: ProcessPlan) -> str | None:
         """The living node with the fewest processes among those with enough free slots."""
-        fitting = [node for node in self.nodes if len(self._slots_for(plan, node)) >= len(plan.devices)]
+        fitting = [node for node in self.nodes if len(self.free_slots(node, shared=plan.shared)) >= len(plan.devices)]
         return min(fitting, key=lambda node: len(self.on(node)), default=None)

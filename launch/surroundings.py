@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.launch.checks import ENGINE_ROLES, VLLM, value_at
+from headrace.launch.checks import ENGINE_ROLES, LOCAL_LAUNCHER, VLLM, value_at
 from headrace.launch.models.soundness import context_positions
 from headrace.launch.numbers import leaves
 from headrace.launch.problems import Problem, shorten
@@ -18,7 +18,6 @@ from headrace.launch.topology import ProcessPlan
 
 WRITTEN_FOLDERS = ("grader.trajectories_dir", "learner.checkpoints_dir", "monitor.run_dir", "model.cache_dir")
 WRITTEN_FILES = ("dispatcher.ledger_path", "learner.trained_path")
-LOCAL_LAUNCHER = "headrace.launch.local.LocalLauncher"
 
 
 def check_folders(config: Mapping[str, Any]) -> list[Problem]:
@@ -88,9 +87,7 @@ def check_devices(config: Mapping[str, Any], processes: tuple[ProcessPlan, ...])
         allowed = "cpu, as topology gives the learner's process no device"
         fix = f"use learner.device=cpu, or topology.nodes.{learner.node}.actors.learner.devices=1"
         return [Problem("learner.device", repr(device), allowed, f"{fix} and list the node's devices")]
-    import torch
-
-    if not torch.cuda.is_available():
+    if not _torch_finds_a_gpu():
         fix = "use learner.device=cpu, or install a torch build for the GPU that there is"
         return [Problem("learner.device", repr(device), "cpu, as torch finds no GPU on this machine", fix)]
     return []
@@ -100,26 +97,27 @@ def check_gpu(config: Mapping[str, Any]) -> list[Problem]:
     """Weights that move between GPUs: torch finds one here, and CuPy is there."""
     vllm = [f"{role}.engine" for role in ENGINE_ROLES if _text(config, f"{role}.engine._target_") == VLLM]
     asked = [key for key in (f"{engine}.sleep_while_training" for engine in vllm) if value_at(config, key) is True]
-    if asked:
-        import torch
-
-        if not torch.cuda.is_available():
-            allowed = "false, as torch finds no GPU on this machine"
-            return [Problem(key, "True", allowed, "leave it out: it frees memory of a GPU") for key in asked]
+    if asked and not _torch_finds_a_gpu():
+        allowed = "false, as torch finds no GPU on this machine"
+        return [Problem(key, "True", allowed, "leave it out: it frees memory of a GPU") for key in asked]
     by_ipc = _text(config, "weights.transport") == "ipc"
     key, given = ("weights.transport", "ipc") if by_ipc else ("weights.communicator", "cupy")
     if not by_ipc and _text(config, key) != given:
         return []
     other, fix = ("shm", "use weights=shm") if by_ipc else ("memory", "use weights.communicator=memory")
-    import torch
-
-    if not torch.cuda.is_available():
+    if not _torch_finds_a_gpu():
         allowed = f"{other}, as torch finds no GPU on this machine"
         return [Problem(key, repr(given), allowed, f"{fix}, or weights=auto, which takes what fits")]
     if importlib.util.find_spec("cupy") is None:
         allowed = f"{other}, as CuPy is not installed"
         return [Problem(key, repr(given), allowed, f"{fix}, or install headrace[cuda]")]
     return []
+
+
+def _torch_finds_a_gpu() -> bool:
+    import torch  # seconds, where a GPU is asked for
+
+    return torch.cuda.is_available()
 
 
 def _text(config: Mapping[str, Any], key: str) -> str:

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.launch.checks import ENGINE_ROLES, VLLM, value_at
+from headrace.launch.checks import ENGINE_ROLES, LOCAL_LAUNCHER, VLLM, value_at
 from headrace.launch.topology import ProcessPlan
 
 AUTO = "auto"
-ONE_HOST_LAUNCHERS = ("headrace.launch.local.LocalLauncher", "headrace.launch.inprocess.InProcessLauncher")
 IN_PROCESS = "headrace.launch.inprocess.InProcessLauncher"
+ONE_HOST_LAUNCHERS = (LOCAL_LAUNCHER, IN_PROCESS)
 VLLM_SERVER = "headrace.actors.generator.vllm_server_engine.VllmServerEngine"
 
 

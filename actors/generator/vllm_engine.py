@@ -26,9 +26,9 @@ from headrace.actors.generator.vllm_group import WORKER, InWorkers
 from headrace.actors.generator.vllm_lora import VllmLora, check_no_adapter
 from headrace.actors.generator.vllm_requests import completion, sampling_params
 from headrace.actors.generator.vllm_weights import BACKEND
-from headrace.actors.generator.vllm_workers import ON_DEVICE, VllmWorkers
+from headrace.actors.generator.vllm_workers import VllmWorkers
 from headrace.actors.messages import Completion, Generate
-from headrace.transport.weights import Expected, Manifest, WeightsMismatch, open_weights
+from headrace.transport.weights import ON_DEVICE, Expected, Manifest, WeightsMismatch, open_weights
 
 if TYPE_CHECKING:
     from vllm import RequestOutput

@@ -12,11 +12,16 @@ from typing import Any
 
 from headrace.actors.generator.engine import EngineDied
 from headrace.actors.generator.vllm_server_checks import Wanted, command_line, is_cpu, problems, structure_problems
-from headrace.actors.generator.vllm_server_client import ServerGone, ServerRefused, ServerWantsKey, VllmServerClient
+from headrace.actors.generator.vllm_server_client import (
+    ANSWER_S,
+    ServerGone,
+    ServerRefused,
+    ServerWantsKey,
+    VllmServerClient,
+)
 from headrace.transport.weights.collective import COLLECTIVE
 
 _KNOCK_PERIOD_S = 1.0
-_ANSWER_S = 10.0
 
 
 async def until_up(client: VllmServerClient, wanted: Wanted, timeout_s: float) -> None:
@@ -39,7 +44,7 @@ async def until_up(client: VllmServerClient, wanted: Wanted, timeout_s: float) -
 async def _answers(client: VllmServerClient) -> bool:
     """Workers that wait in a collective for ranks that are gone hold up everything but the HTTP server itself."""
     try:
-        await client.label(_ANSWER_S)
+        await client.label(ANSWER_S)
     except ServerGone:
         return False
     except ServerRefused:

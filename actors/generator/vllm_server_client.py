@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from aiohttp import ClientSession
 
 _CONNECT_S = 10.0
+ANSWER_S = 10.0
+"""for an engine's process that is not held up: see VllmServerClient.label"""
 
 
 class ServerGone(ConnectionError):

@@ -16,7 +16,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from headrace.actors.generator.group_ranks import Broadcast
-from headrace.actors.generator.vllm_server_client import ServerGone, ServerRefused, VllmServerClient
+from headrace.actors.generator.vllm_server_client import ANSWER_S, ServerGone, ServerRefused, VllmServerClient
 from headrace.actors.generator.vllm_server_life import ServerLife
 from headrace.actors.messages import JoinGroup
 from headrace.transport.weights import Manifest
@@ -24,7 +24,6 @@ from headrace.transport.weights.collective import VLLM
 from headrace.transport.weights.collective.communicator import GroupBroken
 
 UNIQUE_ID_BYTES = 128
-_ANSWER_S = 10.0
 _NOT_BEGUN, _JOINING, _JOINED = 0, 1, 2
 _ALREADY = "already active"
 """of what vLLM says to a second /start_weight_update"""
@@ -131,7 +130,7 @@ class ServerRanks:
     async def _check_answers(self, group: str) -> None:
         """After a join that was aborted: its workers may wait for the others for ever."""
         try:
-            await self._client.label(min(_ANSWER_S, self._client.update_timeout_s))
+            await self._client.label(min(ANSWER_S, self._client.update_timeout_s))
         except (ServerGone, ServerRefused) as error:
             raise self._life.dies(f"the vLLM server did not come out of group {group}: {error}") from error
 

@@ -94,12 +94,11 @@ class StagedWeightTransfer(WeightTransferEngine[StagedInit, StagedUpdate]):  # t
             raise
 
     def _load(self, manifest: Manifest, update_info: StagedUpdate) -> None:
+        place = rank_of_this_worker(str(self.device))
         if update_info.group:
-            receiver = rank_of_this_worker(str(self.device)).receiver
-            arriving = receiver.arriving(update_info.group, manifest, timeout_s=update_info.timeout_s)
+            arriving = place.receiver.arriving(update_info.group, manifest, timeout_s=update_info.timeout_s)
             self.model.load_weights(arriving)
             return
-        place = rank_of_this_worker(str(self.device))
         near = manifest.transport == COLLECTIVE or place.holds(manifest.version)
         staged = place.take(manifest.version) if near else open_weights(manifest)
         self.model.load_weights(staged.tensors())

@@ -11,8 +11,6 @@ from headrace.actors.generator.vllm_group import VllmRanks
 from headrace.transport.weights import Manifest, WeightsMismatch
 from headrace.transport.weights.collective.communicator import GroupBroken
 
-ON_DEVICE = frozenset({"ipc"})
-"""Transports that only a process on the GPU can open."""
 _OPEN_TIMEOUT_S = 120.0
 """For mapping and checksums, which visit the host at gigabytes a second."""
 

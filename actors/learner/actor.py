@@ -45,7 +45,7 @@ from headrace.actors.messages import (
     WeightsReleased,
 )
 from headrace.transport import Context, PeerDown, PeerUp, TransportError, handles
-from headrace.transport.weights import Probe, SenderSettings, WeightSender, make_sender
+from headrace.transport.weights import ON_DEVICE, Probe, SenderSettings, WeightSender, make_sender
 from headrace.transport.weights.carrier import SENDERS
 from headrace.transport.weights.collective import COLLECTIVE
 from headrace.transport.weights.collective.communicator import AUTO, BACKENDS
@@ -154,7 +154,7 @@ class Learner(WeightGroupRoot):
         if weights_communicator not in (AUTO, *BACKENDS):
             allowed = ", ".join((AUTO, *BACKENDS))
             raise ValueError(f"learner.weights_communicator must be one of {allowed}, got {weights_communicator!r}")
-        if lora is not None and weights_transport in (COLLECTIVE, "ipc"):
+        if lora is not None and weights_transport in (COLLECTIVE, *ON_DEVICE):
             raise ValueError(
                 f"learner.weights_transport={weights_transport} sends whole models, got learner.lora too; adapters are "
                 "small: use weights=shm"

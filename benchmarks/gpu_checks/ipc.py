@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import statistics
 import time
 from typing import Any
 
+from gpu_checks.member import Member, obey
 from gpu_checks.weights import ROUNDS, device_copy_gb_per_s, fingerprints, synthetic
 
-TIMEOUT_S = 120.0
 
-
-def receive(inbox: Any, outbox: Any) -> None:
+def serve(inbox: Any, outbox: Any, device: str) -> None:
     """The other process: map, verify, copy, for each manifest that comes."""
     import torch
 
     from headrace.transport.weights import open_weights
 
-    while (manifest := inbox.get()) is not None:
-        try:
-            started = time.perf_counter()
-            receiver = open_weights(manifest)
-            opened = time.perf_counter()
-            receiver.verify()
-            verified = time.perf_counter()
-            copies = {name: tensor.clone() for name, tensor in receiver.tensors(include_tied=True)}
-            torch.cuda.synchronize()
-            loaded = time.perf_counter()
-            receiver.check_unchanged()
-            receiver.close()
-            outbox.put(("ok", opened - started, verified - opened, loaded - verified, fingerprints(copies.items())))
-        except Exception as error:  # whatever it was, the parent says it
-            outbox.put(("failed", f"{type(error).__name__}: {error}"))
+    def receive(manifest: Any) -> tuple[float, float, float, dict[str, str]]:
+        started = time.perf_counter()
+        receiver = open_weights(manifest)
+        opened = time.perf_counter()
+        receiver.verify()
+        verified = time.perf_counter()
+        copies = {name: tensor.clone() for name, tensor in receiver.tensors(include_tied=True)}
+        torch.cuda.synchronize()
+        loaded = time.perf_counter()
+        receiver.check_unchanged()
+        receiver.close()
+        return opened - started, verified - opened, loaded - verified, fingerprints(copies.items())
+
+    obey(inbox, outbox, {"receive": receive})
 
 
 def check_ipc(megabytes: int) -> dict[str, Any]:
@@ -44,10 +41,7 @@ def check_ipc(megabytes: int) -> dict[str, Any]:
     tensors = synthetic(megabytes, "cuda:0")
     wanted = fingerprints(tensors.items())
     sender = make_sender("ipc", SenderSettings(run_id="gpu-check", device="cuda:0"))
-    context = multiprocessing.get_context("spawn")
-    inbox, outbox = context.Queue(), context.Queue()
-    other = context.Process(target=receive, args=(inbox, outbox), daemon=True)
-    other.start()
+    member = Member(serve, "cuda:0")
     rows = []
     try:
         for version in range(1, ROUNDS + 2):
@@ -58,18 +52,14 @@ def check_ipc(megabytes: int) -> dict[str, Any]:
             if staged is None:
                 raise RuntimeError("no staging buffer was free")
             manifest = staged.seal()
-            inbox.put(manifest)
-            answer = outbox.get(timeout=TIMEOUT_S)
-            if answer[0] != "ok":
-                raise RuntimeError(answer[1])
-            _, open_s, verify_s, load_s, found = answer
+            member.tell("receive", manifest)
+            open_s, verify_s, load_s, found = member.answer()
             if found != wanted:
                 raise RuntimeError("what arrived is not what was sent")
             rows.append((stage_s, open_s, verify_s, load_s))
             sender.release(version)
     finally:
-        inbox.put(None)
-        other.join(10)
+        member.close()
         sender.close()
     stage_s, open_s, verify_s, load_s = (statistics.median(column) for column in zip(*rows[1:], strict=True))
     return {

@@ -1,6 +1,6 @@
-"""A receiving process of the nccl checks: one rank on one device, told what to do by a queue.
+"""A receiving process of the checks, on one device, told what to do by a queue.
 
-Spawned by nccl.py and vllm_native.py; everything that it does is answered, errors too.
+Spawned by ipc.py, nccl.py and vllm_native.py; everything that it does is answered, errors too.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 TIMEOUT_S = 120.0
@@ -48,12 +48,25 @@ class Member:
         self._process.join(10)
 
 
+def obey(inbox: Any, outbox: Any, commands: Mapping[str, Callable[..., Any]]) -> None:
+    """In the member's process, until it is killed: (name, argument, …) in, what the command returned out."""
+    while True:
+        name, *arguments = inbox.get()
+        try:
+            outbox.put(("ok", commands[name](*arguments)))
+        except Exception as error:  # whatever it was, the parent says it
+            outbox.put((type(error).__name__, str(error)))
+
+
 def serve(inbox: Any, outbox: Any, device: str) -> None:
     """join · receive · die (in the middle of a version) · abort, until the process is killed."""
     from gpu_checks.weights import fingerprints
     from headrace.transport.weights.collective.receiver import CollectiveReceiver
 
     receiver = CollectiveReceiver(device=device)
+
+    def join(group: str, backend: str, unique_id: bytes, options: dict[str, Any]) -> None:
+        receiver.join(group, backend, unique_id, **options)
 
     def receive(group: str, manifest: Any, timeout_s: float) -> Any:
         received = receiver.receive(group, manifest, timeout_s=timeout_s)
@@ -66,11 +79,4 @@ def serve(inbox: Any, outbox: Any, device: str) -> None:
         next(arriving)  # the first tensor, of several buckets; `arriving` must live: its end would be an abort
         os.kill(os.getpid(), signal.SIGKILL)
 
-    commands = {"join": receiver.join, "receive": receive, "die": die, "abort": receiver.abort}
-    while True:
-        name, *arguments = inbox.get()
-        options = arguments.pop() if name == "join" else {}
-        try:
-            outbox.put(("ok", commands[name](*arguments, **options)))
-        except Exception as error:  # whatever it was, the parent says it
-            outbox.put((type(error).__name__, str(error)))
+    obey(inbox, outbox, {"join": join, "receive": receive, "die": die, "abort": receiver.abort})

@@ -6,7 +6,7 @@ import base64
 import time
 from typing import Any
 
-from gpu_checks.member import Member
+from gpu_checks.member import Member, obey
 from gpu_checks.weights import fingerprints, synthetic
 
 TIMEOUT_S = 120.0
@@ -21,26 +21,31 @@ def serve(inbox: Any, outbox: Any, device: str) -> None:
 
     torch.cuda.set_device(device)
     group: Any = None
-    while True:
-        name, *arguments = inbox.get()
-        try:
-            found: dict[str, Any] = {}
-            if name == "join":
-                info = NCCLWeightTransferInitInfo(rank_offset=1, world_size=2, nccl_unique_id_b64=arguments[0])
-                group = uid_init_process_group(info.nccl_unique_id_bytes, 1, 2, torch.cuda.current_device())
-            elif name == "packed":
-                packed_nccl_broadcast_consumer(
-                    iterator=iter(arguments[0]), group=group, src=0, post_unpack_func=found.update,
-                    buffer_size_bytes=CHUNK_BYTES, num_buffers=2, device=torch.device(device),
-                )  # fmt: skip
-            else:
-                for tensor_name, (shape, dtype) in arguments[0]:
-                    found[tensor_name] = torch.empty(shape, dtype=dtype, device=device)
-                    group.broadcast(found[tensor_name], src=0, stream=torch.cuda.current_stream())
-            torch.cuda.synchronize()
-            outbox.put(("ok", fingerprints(found.items())))
-        except Exception as error:  # whatever it was, the parent says it
-            outbox.put((type(error).__name__, str(error)))
+
+    def join(unique_id_b64: str) -> None:
+        nonlocal group
+        info = NCCLWeightTransferInitInfo(rank_offset=1, world_size=2, nccl_unique_id_b64=unique_id_b64)
+        group = uid_init_process_group(info.nccl_unique_id_bytes, 1, 2, torch.cuda.current_device())
+        torch.cuda.synchronize()
+
+    def packed(declared: list[Any]) -> dict[str, str]:
+        found: dict[str, Any] = {}
+        packed_nccl_broadcast_consumer(
+            iterator=iter(declared), group=group, src=0, post_unpack_func=found.update,
+            buffer_size_bytes=CHUNK_BYTES, num_buffers=2, device=torch.device(device),
+        )  # fmt: skip
+        torch.cuda.synchronize()
+        return fingerprints(found.items())
+
+    def unpacked(declared: list[Any]) -> dict[str, str]:
+        found: dict[str, Any] = {}
+        for name, (shape, dtype) in declared:
+            found[name] = torch.empty(shape, dtype=dtype, device=device)
+            group.broadcast(found[name], src=0, stream=torch.cuda.current_stream())
+        torch.cuda.synchronize()
+        return fingerprints(found.items())
+
+    obey(inbox, outbox, {"join": join, "packed": packed, "unpacked": unpacked})
 
 
 def check_vllm_native(megabytes: int) -> dict[str, Any]:

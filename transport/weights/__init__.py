@@ -4,6 +4,7 @@ Imports no torch: the parameter server needs the manifest only.
 """
 
 from headrace.transport.weights.carrier import (
+    ON_DEVICE,
     SenderSettings,
     StagedVersion,
     WeightReceiver,
@@ -24,6 +25,7 @@ from headrace.transport.weights.manifest import (
 )
 
 __all__ = [
+    "ON_DEVICE",
     "Adapter",
     "Bucket",
     "Expected",

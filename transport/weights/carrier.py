@@ -37,6 +37,8 @@ RECEIVERS = {
     "checkpoint": "headrace.transport.weights.checkpoint:CheckpointReceiver",
     "ipc": "headrace.transport.weights.ipc:IpcReceiver",
 }
+ON_DEVICE = frozenset({"ipc"})
+"""Transports that only a process on the GPU can open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,7 @@ def _lookup(table: dict[str, str], transport: str) -> type:
 
 
 __all__ = [
+    "ON_DEVICE",
     "RECEIVERS",
     "SENDERS",
     "SenderSettings",

@@ -61,6 +61,19 @@ class Root(WeightGroupRoot):
         self.sender.release(message.version)
 
 
+class Standstill:
+    """Where a worker's thread stands until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.reached, self.over = asyncio.Event(), threading.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def stand(self) -> None:
+        """In that thread."""
+        self._loop.call_soon_threadsafe(self.reached.set)
+        self.over.wait(LONG_S)
+
+
 class World:
     def __init__(self, models: Any, model_path: str, backend: str, timeouts: dict[str, float]) -> None:
         self.models, self.model_path = models, model_path
@@ -271,21 +284,16 @@ def test_workers_that_fail_in_the_middle_end_the_engine_and_a_successor_mends_th
 
 def test_a_server_that_dies_in_the_middle(play: Any) -> None:
     async def script(world: World) -> None:
-        loop, reached, over = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
-
-        def die() -> None:
-            loop.call_soon_threadsafe(reached.set)
-            over.wait(LONG_S)
-
+        stop = Standstill()
         engine = await world.add_server()
-        world.server.at_tensor[0, 2] = die
+        world.server.at_tensor[0, 2] = stop.stand
         await world.begin()
-        await reached.wait()
+        await stop.reached.wait()
         stopping = asyncio.ensure_future(world.server.stop())
         try:
             await world.until_dead(engine, "failed while version 1 was loaded")
         finally:
-            over.set()
+            stop.over.set()
             await stopping
 
     play(script)
@@ -293,14 +301,14 @@ def test_a_server_that_dies_in_the_middle(play: Any) -> None:
 
 def test_a_worker_that_is_slow_past_the_deadline(play: Any) -> None:
     async def script(world: World) -> None:
-        over = threading.Event()
+        stop = Standstill()
         engine = await world.add_server()
-        world.server.at_tensor[0, 2] = lambda: over.wait(LONG_S) and None
+        world.server.at_tensor[0, 2] = stop.stand
         try:
             await world.begin()
             await world.until_dead(engine, "version 1 had not arrived after 1 s|while version 1 was loaded")
         finally:
-            over.set()
+            stop.over.set()
 
     play(script, stage_timeout_s=1.0)
 
@@ -309,22 +317,17 @@ def test_where_rank_0_breaks_off_the_engine_does_not_wait_for_the_deadline(play:
     """Workers in NCCL would hang for ever; here they hang until the test is over."""
 
     async def script(world: World) -> None:
-        loop, reached, over = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
-
-        def hang() -> None:
-            loop.call_soon_threadsafe(reached.set)
-            over.wait(LONG_S)
-
+        stop = Standstill()
         engine = await world.add_server(update_timeout_s=600.0)
-        world.server.at_tensor[0, 1] = hang
+        world.server.at_tensor[0, 1] = stop.stand
         await world.begin()
-        await reached.wait()
+        await stop.reached.wait()
         [group] = world.root.sender._joining
         world.root.sender.abort(group)
         try:
             await world.until_dead(engine, "was aborted")
         finally:
-            over.set()
+            stop.over.set()
 
     play(script, stage_timeout_s=600.0)
 

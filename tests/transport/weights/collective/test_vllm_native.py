@@ -7,9 +7,9 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from headrace.transport.weights.collective.communicator import Communicator
 from headrace.transport.weights.collective.vllm_native import broadcast, chunks, warm_up
 from headrace.transport.weights.layout import DTYPES, build_layout, flatten_into
 
+T = TypeVar("T")
 TENSORS = {
     "embed": torch.randn(40, 16).bfloat16(),
     "scalars": torch.tensor([2.5, -0.0]),
@@ -79,6 +80,17 @@ def assert_same(found: dict[str, torch.Tensor]) -> None:
         assert torch.equal(found[name], tensor), name
 
 
+def sent_to_all(
+    group: Group, receive: Callable[[Communicator], T], manifest: Manifest, buffer: torch.Tensor, **how: Any
+) -> list[T]:
+    """What each of the other ranks received of rank 0's warm-up and broadcast."""
+    with ThreadPoolExecutor(2) as pool:
+        receiving = [pool.submit(receive, communicator) for communicator in group.ranks[1:]]
+        warm_up(group.ranks[0], timeout_s=LONG_S)
+        broadcast(group.ranks[0], manifest, buffer, timeout_s=LONG_S, **how)
+        return [future.result(timeout=LONG_S) for future in receiving]
+
+
 @pytest.mark.vllm
 @pytest.mark.parametrize("chunk_bytes", [1, 1280, 1300, 4000, 1 << 30])
 def test_packed_into_vllms_own_consumer(group: Group, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int) -> None:
@@ -98,14 +110,9 @@ def test_packed_into_vllms_own_consumer(group: Group, monkeypatch: pytest.Monkey
         )  # fmt: skip
         return found, vllms.sizes[1:]
 
-    with ThreadPoolExecutor(2) as pool:
-        consuming = [pool.submit(consume, communicator) for communicator in group.ranks[1:]]
-        warm_up(group.ranks[0], timeout_s=LONG_S)
-        broadcast(group.ranks[0], manifest, buffer, packed=True, timeout_s=LONG_S, chunk_bytes=chunk_bytes)
-        for future in consuming:
-            found, sizes = future.result(timeout=LONG_S)
-            assert_same(found)
-            assert sizes == [sum(spec.nbytes for spec in chunk) for chunk in chunks(manifest, chunk_bytes)]
+    for found, sizes in sent_to_all(group, consume, manifest, buffer, packed=True, chunk_bytes=chunk_bytes):
+        assert_same(found)
+        assert sizes == [sum(spec.nbytes for spec in chunk) for chunk in chunks(manifest, chunk_bytes)]
 
 
 @pytest.mark.vllm
@@ -137,12 +144,8 @@ def test_unpacked_into_vllms_own_engine(group: Group, monkeypatch: pytest.Monkey
         found: dict[str, torch.Tensor] = engine.model.found
         return found
 
-    with ThreadPoolExecutor(2) as pool:
-        receiving = [pool.submit(receive, communicator) for communicator in group.ranks[1:]]
-        warm_up(group.ranks[0], timeout_s=LONG_S)
-        broadcast(group.ranks[0], manifest, buffer, packed=False, timeout_s=LONG_S)
-        for future in receiving:
-            assert_same(future.result(timeout=LONG_S))
+    for found in sent_to_all(group, receive, manifest, buffer, packed=False):
+        assert_same(found)
 
 
 def test_unpacked_one_by_one_in_the_declared_order(group: Group) -> None:
@@ -157,12 +160,8 @@ def test_unpacked_one_by_one_in_the_declared_order(group: Group) -> None:
             vllms.broadcast(found[name], src=0)
         return found
 
-    with ThreadPoolExecutor(2) as pool:
-        receiving = [pool.submit(receive, communicator) for communicator in group.ranks[1:]]
-        warm_up(group.ranks[0], timeout_s=LONG_S)
-        broadcast(group.ranks[0], manifest, buffer, packed=False, timeout_s=LONG_S)
-        for future in receiving:
-            assert_same(future.result(timeout=LONG_S))
+    for found in sent_to_all(group, receive, manifest, buffer, packed=False):
+        assert_same(found)
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 100, 1280, 9000, 1 << 30])
