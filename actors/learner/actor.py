@@ -26,8 +26,9 @@ from headrace.actors.learner.making_room import EnginesAsleep
 from headrace.actors.learner.objectives import IsReinforce, Objective
 from headrace.actors.learner.packing import PackingSettings
 from headrace.actors.learner.probe import LogprobProbe
-from headrace.actors.learner.publisher import PARAMETER_SERVER, Publisher
+from headrace.actors.learner.publisher import PARAMETER_SERVER, PendingProbe, Publisher
 from headrace.actors.learner.schedule import AdamSettings, LearningRate, Schedule
+from headrace.actors.learner.sequence import document_sequence
 from headrace.actors.learner.stages.pretrain import Pretrain, run_pretrain
 from headrace.actors.learner.stages.settings import RlSettings
 from headrace.actors.learner.trained_log import TrainedLog
@@ -254,14 +255,30 @@ class Learner(WeightGroupRoot):
         if self._sender is not None:
             self._sender.close()
 
-    def _probe_of(self, bench: Workbench) -> Callable[[int], Probe | None]:
-        """What goes with a version; called where its weights are staged."""
+    def _probe_of(self, bench: Workbench) -> Callable[[int], PendingProbe | None]:
+        """See Publisher: begun where the weights are staged, computed beside training."""
+        from headrace.actors.learner.policy import Interrupted
+
         probe = self._update_probe
         if probe is None:
             return lambda version: None
         text = probe.text(min(len(bench.tokenizer), bench.policy.vocab_size), bench.tokenizer.all_special_ids)
         bound = probe.bound(self._autocast, self._weights_dtype)
-        return lambda version: probe.of(version, text, bench.trainer.logprobs, bound)
+
+        def begin(version: int) -> PendingProbe | None:
+            if not probe.is_due(version):
+                return None
+            observed = bench.observe([document_sequence(text)])
+
+            def compute() -> Probe | None:
+                try:
+                    return probe.of(text, observed()[0], bound)
+                except Interrupted:  # the learner stops; the version may still be the one that serves
+                    return None
+
+            return compute
+
+        return begin
 
     def _make_bench(self) -> Workbench:
         from headrace.actors.learner.workbench import Workbench  # torch and transformers: not in the launcher's process

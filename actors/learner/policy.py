@@ -6,6 +6,7 @@ Called by the trainer and the probe, in the learner's worker thread. Never steps
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from headrace.actors.learner.holds import WeightHolds
 from headrace.actors.learner.packing import MicroBatch
 from headrace.actors.learner.weight_files import check_weight_files
 
@@ -37,7 +39,8 @@ class TokenLogprobs(Protocol):
 
 class Policy:
     """`autocast`: "none" computes in float32, "bfloat16" runs the layers (never the head) in bfloat16.
-    Tensors that it is given may lie anywhere; what it returns lies on `device`."""
+    Tensors that it is given may lie anywhere; what it returns lies on `device`. `holds`: to be waited for before the
+    weights change."""
 
     def __init__(self, model: Any, *, autocast: str = "none", device: str = "cpu") -> None:
         if autocast not in AUTOCAST_DTYPES:
@@ -48,6 +51,7 @@ class Policy:
         self._head: nn.Linear = model.get_output_embeddings()
         self._autocast_dtype = AUTOCAST_DTYPES[autocast]
         self._interrupted = threading.Event()
+        self.holds = WeightHolds()
         self.adapters: Adapters | None = None
         self._check_head()
 
@@ -73,6 +77,27 @@ class Policy:
     def vocab_size(self) -> int:
         return int(self._head.weight.shape[0])
 
+    def observer(self) -> Policy:
+        """The same weights (the very memory) under modules of their own, for another thread to compute with while this
+        one trains: modules hold state, such as the frequencies of long positions, or whether adapters are on. Takes
+        no gradient. Whoever uses it takes a hold."""
+        stored = self.model.state_dict(keep_vars=True).values()
+        shared: dict[int, Any] = {id(tensor): tensor for tensor in stored}
+        for parameter in self.model.parameters():  # without gradient: autocast's cache is one for all threads
+            shared[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
+        observer = copy.copy(self)
+        observer.model = copy.deepcopy(self.model, shared)
+        observer._layers = getattr(observer.model, observer.model.base_model_prefix)
+        observer._head = observer.model.get_output_embeddings()
+        return observer
+
+    def observes(self, other: Policy) -> bool:
+        """Whether this is still an observer of `other`, whose tensors may have been replaced since."""
+        ours, theirs = (policy.model.state_dict(keep_vars=True) for policy in (self, other))
+        return ours.keys() == theirs.keys() and all(
+            ours[name].data_ptr() == theirs[name].data_ptr() and ours[name].dtype == theirs[name].dtype for name in ours
+        )
+
     def token_logprobs(self, micro_batch: MicroBatch, temperature_N: torch.Tensor) -> torch.Tensor:
         """log pi of each trained token, float32[N], with gradient unless the caller turned it off.
 
@@ -93,6 +118,7 @@ class Policy:
     def interrupt(self) -> None:
         """From any thread: a long computation ends at its next micro-batch instead of holding up a stop."""
         self._interrupted.set()
+        self.holds.interrupt()
 
     def _hidden(self, micro_batch: MicroBatch) -> torch.Tensor:
         mask = block_mask(micro_batch.segments_RL)

@@ -35,6 +35,9 @@ _ANNOUNCE_TIMEOUT_S = 30.0
 """The parameter server answers at once: what stays out for so long was lost."""
 _ANNOUNCE_PAUSE_S = 0.5
 
+PendingProbe = Callable[[], Probe | None]
+"""computes what goes with a version; keeps its weights from changing until it has"""
+
 MAX_REFUSALS = 3
 """versions in a row that no generator could take; one more attempt would hardly end otherwise"""
 
@@ -49,19 +52,20 @@ class PublicationTimeout(TimeoutError):
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """A copy that is not sealed yet, the probe that goes with it, and what both took of the learner's time."""
+    """A copy that is not sealed yet, the probe that goes with it, still to be computed, and how long the learner was
+    held up."""
 
     copy: StagedVersion
-    probe: Probe | None
+    probe: PendingProbe | None
     stage_s: float
-    probe_s: float
 
 
 class Publisher:
     """`tensors` gives the weights under the names that engines know. `run` runs a function where the weights may be
     read (the learner's worker thread, between steps). A publication is due after `every_steps`, and after `every_s`
     where that is given too. Without `staging` there is one buffer: each publication waits until it is free and then
-    until the version is served. `probe` computes what goes with a version, by the weights as they are staged."""
+    until the version is served. `probe` is called where a version is staged, between two steps, and what it returns in
+    a thread, beside training: it keeps those weights from changing until it is done."""
 
     def __init__(
         self,
@@ -75,7 +79,7 @@ class Publisher:
         every_s: float | None = None,
         staging: bool = True,
         dtype: str | None,
-        probe: Callable[[int], Probe | None] = lambda version: None,
+        probe: Callable[[int], PendingProbe | None] = lambda version: None,
         timeout_s: float,
     ) -> None:
         self._context = context
@@ -233,18 +237,22 @@ class Publisher:
         if copy is None:
             return None
         self._versions.claim(now)
-        copied_s = clock.time()
         probe = self._probe(version)
-        return _Staged(copy, probe, stage_s=copied_s - started_s, probe_s=clock.time() - copied_s)
+        return _Staged(copy, probe, stage_s=clock.time() - started_s)
 
     async def _send(self, staged: _Staged) -> None:
         """The learner may be training on meanwhile."""
-        values = {"learner_stage_s": staged.stage_s, "learner_probe_s": staged.probe_s}
+        clock = self._context.clock
+        values, probe = {"learner_stage_s": staged.stage_s}, None
+        if staged.probe is not None:  # before any wait: the next step does not end until it is done
+            started_s = clock.time()
+            probe = await self._context.run_blocking(staged.probe, label="update probe")
+            values["learner_probe_s"] = clock.time() - started_s
         async with self._one_seal:  # versions are announced in their order
-            started_s = self._context.clock.time()
+            started_s = clock.time()
             sealed: Manifest = await self._context.run_blocking(staged.copy.seal, label="seal")
-            values["learner_seal_s"] = self._context.clock.time() - started_s
-            manifest = replace(sealed, probe=staged.probe)
+            values["learner_seal_s"] = clock.time() - started_s
+            manifest = replace(sealed, probe=probe)
             self._newest = manifest
             self._held.add(manifest.version)
         values["nbytes"] = float(manifest.nbytes)

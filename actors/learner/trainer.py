@@ -20,7 +20,7 @@ from headrace.actors.learner.kl.protocol import KlPenalty
 from headrace.actors.learner.objectives.protocol import Objective, TrainedTokens
 from headrace.actors.learner.optimizer import Optimizer
 from headrace.actors.learner.packing import MicroBatch, PackingSettings, input_length, pack, plan_micro_batches
-from headrace.actors.learner.policy import Policy, TokenLogprobs
+from headrace.actors.learner.policy import Interrupted, Policy, TokenLogprobs
 from headrace.actors.learner.sequence import TrainSequence
 
 
@@ -94,12 +94,16 @@ class Trainer:
         self._kl = (kl, reference)
 
     def step(self, sequences: Sequence[TrainSequence], lr: float) -> StepReport:
-        """Raises ValueError where `sequences` is empty: a mean over nothing does not exist."""
+        """Raises ValueError where `sequences` is empty: a mean over nothing does not exist; TimeoutError where somebody
+        reads the weights for ever."""
         if not sequences:
             raise ValueError("nothing to train on; the caller must leave this step out")
         started = time.perf_counter()
         sums = self._accumulate(sequences)
         computed = time.perf_counter()
+        if not self.policy.holds.wait_released():
+            raise Interrupted
+        free = time.perf_counter()
         grad_norm, applied = self.optimizer.step(lr)
         stepped = time.perf_counter()
         sequence_N = np.concatenate(sums.members)
@@ -117,7 +121,11 @@ class Trainer:
             behaviour_N=_in_order(sequences, sums.members, "logprobs"),
             versions_N=_in_order(sequences, sums.members, "versions"),
             sequence_N=sequence_N,
-            seconds={"forward_backward": computed - started, "optimizer": stepped - computed},
+            seconds={
+                "forward_backward": computed - started,
+                "held": free - computed,
+                "optimizer": stepped - free,
+            },
         )
 
     def backward(self, sequences: Sequence[TrainSequence]) -> float:
@@ -129,23 +137,18 @@ class Trainer:
         """The loss, without gradients: − J."""
         weights_S = self._weights(sequences)
         return sum(
-            float(self._loss(micro, sequences, weights_S).loss.item()) for micro in self._micro_batches(sequences)
+            float(self._loss(micro, sequences, weights_S).loss.item())
+            for micro in _micro_batches(sequences, self._packing)
         )
 
-    @torch.no_grad()
     def logprobs(self, sequences: Sequence[TrainSequence]) -> list[np.ndarray]:
-        """log pi of each sequence's trained tokens, float32, without gradients."""
-        out: list[np.ndarray] = [np.zeros(0, dtype=np.float32)] * len(sequences)
-        for micro in self._micro_batches(sequences):
-            logprobs_N = self.policy.token_logprobs(micro, _temperatures(sequences, micro)).cpu().numpy()
-            for number, member in enumerate(micro.members):
-                out[member] = logprobs_N[micro.sequence_N == number]
-        return out
+        """See sequence_logprobs."""
+        return sequence_logprobs(self.policy, sequences, self._packing)
 
     def _accumulate(self, sequences: Sequence[TrainSequence]) -> _Sums:
         weights_S = self._weights(sequences)
         sums = _Sums()
-        for micro in self._micro_batches(sequences):
+        for micro in _micro_batches(sequences, self._packing):
             terms = self._loss(micro, sequences, weights_S)
             terms.loss.backward()  # type: ignore[no-untyped-call]
             sums.loss += float(terms.loss.item())
@@ -189,13 +192,27 @@ class Trainer:
     def _weights(self, sequences: Sequence[TrainSequence]) -> np.ndarray:
         return self._aggregation(np.array([s.num_trained for s in sequences], dtype=np.int64))
 
-    def _micro_batches(self, sequences: Sequence[TrainSequence]) -> list[MicroBatch]:
-        plan = plan_micro_batches(
-            [input_length(s) for s in sequences],
-            tokens_per_row=self._packing.tokens_per_row,
-            tokens_per_micro_batch=self._packing.tokens_per_micro_batch,
-        )
-        return [pack(sequences, rows) for rows in plan]
+
+@torch.no_grad()
+def sequence_logprobs(
+    policy: TokenLogprobs, sequences: Sequence[TrainSequence], packing: PackingSettings
+) -> list[np.ndarray]:
+    """log pi of each sequence's trained tokens, float32, without gradients."""
+    out: list[np.ndarray] = [np.zeros(0, dtype=np.float32)] * len(sequences)
+    for micro in _micro_batches(sequences, packing):
+        logprobs_N = policy.token_logprobs(micro, _temperatures(sequences, micro)).cpu().numpy()
+        for number, member in enumerate(micro.members):
+            out[member] = logprobs_N[micro.sequence_N == number]
+    return out
+
+
+def _micro_batches(sequences: Sequence[TrainSequence], packing: PackingSettings) -> list[MicroBatch]:
+    plan = plan_micro_batches(
+        [input_length(s) for s in sequences],
+        tokens_per_row=packing.tokens_per_row,
+        tokens_per_micro_batch=packing.tokens_per_micro_batch,
+    )
+    return [pack(sequences, rows) for rows in plan]
 
 
 def _temperatures(sequences: Sequence[TrainSequence], micro: MicroBatch) -> torch.Tensor:

@@ -1,17 +1,16 @@
 """The probe that goes with every update: the learner's log-probs of a fixed text, computed from the very weights that
 are staged. Whoever loads the version computes the same text and compares (actors/generator): bytes may be right and
-still be loaded wrongly. Computes in the learner's worker thread; sends nothing.
+still be loaded wrongly. Knows neither model nor threads; sends nothing.
 
 It needs no sampling and no answer, so it holds nobody up; probe.py beside it compares what engines *sample*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.actors.learner.sequence import TrainSequence, document_sequence
 from headrace.transport.weights import Probe
 
 BOUNDS = {"float64": 1e-4, "float32": 1e-4, "bfloat16": 0.03, "float16": 0.03}
@@ -53,15 +52,10 @@ class UpdateProbe:
         """int32[num_tokens], the same at every call."""
         return np.random.default_rng(_SEED).choice(ordinary_tokens(vocab_size, special_ids), self._num_tokens)
 
-    def of(
-        self,
-        version: int,
-        token_ids: np.ndarray,
-        logprobs: Callable[[Sequence[TrainSequence]], list[np.ndarray]],
-        bound: float,
-    ) -> Probe | None:
-        """None where this version is not probed."""
-        if version % self._every_updates:
-            return None
-        computed = logprobs([document_sequence(token_ids)])[0]
-        return Probe(tuple(token_ids.tolist()), tuple(computed.tolist()), bound)
+    def is_due(self, version: int) -> bool:
+        return version % self._every_updates == 0
+
+    @staticmethod
+    def of(token_ids: np.ndarray, logprobs: np.ndarray, bound: float) -> Probe:
+        """token_ids: int32[N]. logprobs: float32[N − 1], of all tokens but the first."""
+        return Probe(tuple(token_ids.tolist()), tuple(logprobs.tolist()), bound)

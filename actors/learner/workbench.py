@@ -29,7 +29,7 @@ from headrace.actors.learner.policy import Policy, TokenLogprobs, WithoutAdapter
 from headrace.actors.learner.schedule import AdamSettings
 from headrace.actors.learner.sequence import TrainSequence
 from headrace.actors.learner.stages.settings import Progress
-from headrace.actors.learner.trainer import Trainer
+from headrace.actors.learner.trainer import Trainer, sequence_logprobs
 from headrace.transport import Context
 from headrace.transport.weights import Adapter, Manifest
 from headrace.transport.weights.layout import model_tensors
@@ -71,6 +71,7 @@ class Workbench:
         self._objective = objective
         self._aggregation = aggregation
         self._busy = threading.Lock()
+        self._observer: Policy | None = None
         self.packing = packing
         self.progress = Progress()
         self._set_threads()
@@ -146,6 +147,20 @@ class Workbench:
 
     async def logprobs(self, sequences: list[TrainSequence]) -> list[np.ndarray]:
         return await self.run("probe", self.trainer.logprobs, sequences)
+
+    def observe(self, sequences: list[TrainSequence]) -> Callable[[], list[np.ndarray]]:
+        """Log-probs under the weights of this moment, to be computed by what is returned: in any thread, once, and
+        soon, for the optimizer waits for it. Called in `run`, and by one who does call what it returns."""
+        if self._observer is None or not self._observer.observes(self.policy):
+            self._observer = self.policy.observer()
+        observer, hold = self._observer, self.policy.holds.take()
+
+        def compute() -> list[np.ndarray]:
+            with hold:
+                self._set_threads()
+                return sequence_logprobs(observer, sequences, self.packing)
+
+        return compute
 
     async def reference(self) -> TokenLogprobs:
         """The policy as it was when `rl` began: the base below the adapters, or a frozen copy, kept on disk so that a

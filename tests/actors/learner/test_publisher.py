@@ -12,7 +12,7 @@ from headrace.actors.learner.publisher import PublicationRefused, PublicationTim
 from headrace.actors.learner.versions import VersionLog
 from headrace.actors.messages import PublishWeights, WithdrawWeights
 from headrace.transport import Activity, LoopClock, PeerLost, run_virtual
-from headrace.transport.weights import Manifest
+from headrace.transport.weights import Manifest, Probe
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ class PeerContext:
         self.generators = Generators()
         self.up = True
         self.heard: list[int] = []
+        self.announced: list[Manifest] = []
+        self.labels: list[str] = []
         self.withdrawn = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -79,8 +81,10 @@ class PeerContext:
             self.withdrawn.set()
         else:
             self.heard.append(message.manifest.version)
+            self.announced.append(message.manifest)
 
     async def run_blocking(self, function: Any, *args: Any, label: str) -> Any:
+        self.labels.append(label)
         return function(*args)
 
     def tell_soon(self, to: str, message: Any) -> None:
@@ -100,7 +104,7 @@ class PeerContext:
 @pytest.fixture
 def make(tmp_path) -> Any:
     def make(
-        timeout_s: float = 5.0, every_s: float | None = None, staging: bool = True
+        timeout_s: float = 5.0, every_s: float | None = None, staging: bool = True, **options: Any
     ) -> tuple[Publisher, PeerContext, Sender]:
         context, sender = PeerContext(), Sender(2 if staging else 1)
 
@@ -118,6 +122,7 @@ def make(tmp_path) -> Any:
             staging=staging,
             dtype=None,
             timeout_s=timeout_s,
+            **options,
         )
         return publisher, context, sender
 
@@ -136,6 +141,28 @@ def test_publishes_every_so_many_steps_and_tries_again_after_a_skip(make):
         await context.settle()
         assert context.heard == [1, 2, 3]
         assert (publisher.version, publisher.version_step) == (3, 6)
+
+    run_virtual(main())
+
+
+def test_the_probe_is_begun_where_weights_are_staged_and_computed_after_training_went_on(make):
+    """The next step waits for it: it is computed before anything that may wait, such as the seal of another version."""
+
+    async def main() -> None:
+        begun: list[int] = []
+
+        def begin(version: int) -> Any:
+            begun.append(version)
+            return (lambda: Probe((1, 2), (-1.0,), 0.1)) if version == 2 else None
+
+        publisher, context, _ = make(probe=begin)
+        await publisher.publish(0)
+        context.labels.clear()
+        assert await publisher.publish_if_due(2)
+        assert (begun, context.labels) == ([1, 2], [])
+        await context.settle()
+        assert context.labels == ["update probe", "seal"]
+        assert [manifest.probe for manifest in context.announced] == [None, Probe((1, 2), (-1.0,), 0.1)]
 
     run_virtual(main())
 

@@ -1,4 +1,4 @@
-"""The probe that goes with each version: the text, the bound, and log-probs that a plain forward gives too."""
+"""The probe that goes with each version: the text, the bound, and which versions it goes with."""
 
 from __future__ import annotations
 
@@ -25,16 +25,13 @@ def test_the_bound_is_that_of_the_coarsest_precision_on_the_way() -> None:
 
 
 def test_versions_between_are_not_computed() -> None:
-    def logprobs(sequences):
-        (sequence,) = sequences
-        assert sequence.loss_mask.tolist() == [False, True, True]
-        return [np.array([-1.0, -2.0], dtype=np.float32)]
-
     probe = UpdateProbe(num_tokens=3, every_updates=2)
+    assert [probe.is_due(version) for version in (1, 2, 3, 4)] == [False, True, False, True]
+
+
+def test_what_goes_with_a_version_is_the_text_and_its_logprobs() -> None:
     text = np.array([4, 5, 6], dtype=np.int32)
-    assert probe.of(3, text, logprobs, 0.1) is None
-    found = probe.of(4, text, logprobs, 0.1)
-    assert found is not None
+    found = UpdateProbe.of(text, np.array([-1.0, -2.0], dtype=np.float32), 0.1)
     assert (found.token_ids, found.logprobs, found.bound) == ((4, 5, 6), (-1.0, -2.0), 0.1)
 
 
