@@ -3,8 +3,9 @@
     updates under load      `in_flight` requests keep the engine decoding; the learner does nothing but publish
     steps                   real optimizer steps, every other one with an update on its way; the engine idle
 
-Everything else is the system's: sender, publisher, parameter server, generators. Writes `learner.json` to the run
-folder; the generators' phases are in metrics.jsonl.
+After each, a memcpy of as many bytes as staging reads, by the same thread, beside the same load. Everything else is the
+system's: sender, publisher, parameter server, generators. Writes `learner.json` to the run folder; the generators'
+phases are in metrics.jsonl.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ logger = logging.getLogger(__name__)
 SUPERVISOR = "supervisor/0"
 REQUEST_TIMEOUT_S = 600.0
 PROMPT_TOKENS = 8
+COPY_BYTES = 256 << 20
 
 
 class MeasuringLearner(Learner):
     """in_flight: requests at once, of `max_tokens` each. num_updates: under load, after one that warms up. num_steps:
-    pairs of steps, one with an update and one without. sequences, sequence_tokens: of one step; 0 steps: none."""
+    pairs of steps, one with an update and one without. sequences, sequence_tokens: of one step."""
 
     def __init__(
         self,
@@ -67,20 +69,21 @@ class MeasuringLearner(Learner):
             for task in load:
                 if task.done():
                     task.result()
+        copy, copies_s = PlainCopy(bench.tensors()), []
         for number in range(1, self._num_updates + 1):
             await self._update(number)
-            await asyncio.sleep(0.2)  # between two updates the engine decodes
+            copies_s.append(await bench.run("memcpy", copy.seconds))  # and the engine decodes on
+            await asyncio.sleep(0.2)
         for task in load:
             task.cancel()
         await asyncio.gather(*load, return_exceptions=True)
-        figures = {"under_load_updates": self._num_updates, "token_s": statistics.median(self._token_s)}
-        figures |= await bench.run("memcpy", memcpy_figures, bench.tensors())
-        if self._num_steps:
-            sequences = [
-                document_sequence(rng.integers(3, bench.policy.vocab_size, self._shape[1]).astype(np.int32))
-                for _ in range(self._shape[0])
-            ]
-            figures |= await self._steps(bench, sequences, self._num_updates + 1)
+        figures: dict[str, Any] = {"under_load_updates": self._num_updates, "token_s": statistics.median(self._token_s)}
+        figures |= {"read_bytes": copy.num_bytes, "memcpy_loaded_s": statistics.median(copies_s)}
+        sequences = [
+            document_sequence(rng.integers(3, bench.policy.vocab_size, self._shape[1]).astype(np.int32))
+            for _ in range(self._shape[0])
+        ]
+        figures |= await self._steps(bench, sequences, copy, self._num_updates + 1)
         self._out.write_text(json.dumps(figures))
         await self.context.ask(SUPERVISOR, RunFinished("measured"), timeout_s=60.0)
 
@@ -88,8 +91,8 @@ class MeasuringLearner(Learner):
         await self._publisher.wait_served(await self._publisher.publish(step))
         logger.info("update %d of %d", step, self._num_updates)
 
-    async def _steps(self, bench: Any, sequences: list[TrainSequence], first: int) -> dict[str, Any]:
-        with_update, without, blocked = [], [], []
+    async def _steps(self, bench: Any, sequences: list[TrainSequence], copy: PlainCopy, first: int) -> dict[str, Any]:
+        with_update, without, blocked, copies_s = [], [], [], []
         await bench.run("train", bench.trainer.step, sequences, 1e-6)
         for number in range(first, first + self._num_steps):
             started = time.perf_counter()
@@ -102,9 +105,11 @@ class MeasuringLearner(Learner):
             started = time.perf_counter()
             await bench.run("train", bench.trainer.step, sequences, 1e-6)
             without.append(time.perf_counter() - started)
+            copies_s.append(await bench.run("memcpy", copy.seconds))
             logger.info("steps %d of %d: %.2f s with an update, %.2f without", number - first + 1, self._num_steps,
                         with_update[-1], without[-1])  # fmt: skip
-        return {"blocked_s": blocked, "step_with_s": with_update, "step_without_s": without}
+        steps = {"blocked_s": blocked, "step_with_s": with_update, "step_without_s": without}
+        return steps | {"memcpy_s": statistics.median(copies_s)}
 
     async def _ask_on(self, vocab_size: int, number: int) -> None:
         group = self.context.group("generator")
@@ -123,16 +128,19 @@ class MeasuringLearner(Learner):
             self._token_s.append((time.perf_counter() - started) / max(1, len(completion.token_ids)))
 
 
-def memcpy_figures(tensors: dict[str, torch.Tensor]) -> dict[str, float]:
-    """Seconds for a plain copy of the bytes that staging reads, into memory that was touched before; the best of
-    five, by the threads of the learner. `read_bytes`: what that is."""
-    unique = {tensor.data_ptr(): tensor for tensor in tensors.values() if tensor.numel()}.values()
-    num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in unique)
-    source = torch.ones(num_bytes, dtype=torch.uint8)
-    target = torch.zeros(num_bytes, dtype=torch.uint8)
-    seconds = []
-    for _ in range(5):
+class PlainCopy:
+    """A plain copy of as many bytes as staging reads (`num_bytes`), by the threads of the learner, in pieces that no
+    cache holds, into memory that was touched before."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+        unique = {tensor.data_ptr(): tensor for tensor in tensors.values() if tensor.numel()}.values()
+        self.num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in unique)
+        self._source = torch.ones(min(self.num_bytes, COPY_BYTES), dtype=torch.uint8)
+        self._target = torch.zeros_like(self._source)
+
+    def seconds(self) -> float:
         started = time.perf_counter()
-        target.copy_(source)
-        seconds.append(time.perf_counter() - started)
-    return {"memcpy_s": min(seconds), "memcpy_median_s": statistics.median(seconds), "read_bytes": float(num_bytes)}
+        for start in range(0, self.num_bytes, COPY_BYTES):
+            size = min(COPY_BYTES, self.num_bytes - start)
+            self._target[:size].copy_(self._source[:size])
+        return time.perf_counter() - started
