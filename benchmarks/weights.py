@@ -161,7 +161,8 @@ def table(rows: list[dict[str, Any]]) -> str:
                  f"{r['step_ratio']:.3f}", f"{r['gb_per_s']:.2f}", f"{r['memcpy_gb_per_s']:.2f}",
                  f"{r['gloo_gb_per_s']:.2f}"]  # fmt: skip
         lines.append(cells[0] + cells[1] + "".join(cell.ljust(9) for cell in cells[2:]))
-    return "\n".join([*lines, "(phases in ms; ratio: of steps; GB/s of stage + send, beside a memcpy and a gloo broadcast)"])
+    legend = "(phases in ms; ratio: of steps; GB/s of stage + send, beside a memcpy and a gloo broadcast)"
+    return "\n".join([*lines, legend])
 
 
 def main() -> None:

@@ -70,8 +70,9 @@ class Learner(WeightGroupRoot):
     weights_every_steps, weights_every_s: steps, and seconds, between versions. weights_dtype: what travels ("bfloat16",
     …); None: as trained. weights_buffers: versions that may be staged at once. weights_bucket_bytes: of one checksum.
     weights_communicator: of a broadcast ("auto", "cupy", "memory"). weights_staging: False: one buffer, and each
-    publication is waited for (small memory). publish_timeout_s: for a version that must be served. sleep_engines: in
-    mode=sync, those that can give their memory back during a step (making_room.py).
+    publication is waited for (small memory). publish_timeout_s: for a version that must be served, beside what its bytes
+    take at weights_min_mb_per_s. sleep_engines: in mode=sync, those that can give their memory back during a step
+    (making_room.py).
     checkpoint_every_steps: 0 saves after `pretrain`, at the end and when stopped only. trained_path: where the sessions
     of each step are recorded (trained_log.py); None nowhere. dispatcher_patience_s: how long a dispatcher that is lost
     or silent is waited for. probe: what engines sample, at the start and the end; update_probe: with every version;
@@ -114,6 +115,7 @@ class Learner(WeightGroupRoot):
         weights_staging: bool = True,
         weights_bucket_bytes: int = 64 << 20,
         weights_communicator: str = "auto",
+        weights_min_mb_per_s: float = 50.0,
         sleep_engines: bool = False,
         publish_timeout_s: float = 120.0,
         checkpoint_every_steps: int = 0,
@@ -140,10 +142,13 @@ class Learner(WeightGroupRoot):
             )
         if weights_every_s is not None and not 0 < weights_every_s < float("inf"):
             raise ValueError(f"learner.weights_every_s must be > 0 seconds or null, got {weights_every_s}")
-        if not publish_timeout_s > 0:
-            raise ValueError(f"learner.publish_timeout_s must be > 0, got {publish_timeout_s}")
-        if not dispatcher_patience_s > 0:
-            raise ValueError(f"learner.dispatcher_patience_s must be > 0, got {dispatcher_patience_s}")
+        for name, setting in (
+            ("publish_timeout_s", publish_timeout_s),
+            ("dispatcher_patience_s", dispatcher_patience_s),
+            ("weights_min_mb_per_s", weights_min_mb_per_s),
+        ):
+            if not setting > 0:
+                raise ValueError(f"learner.{name} must be > 0, got {setting}")
         if autocast not in ("none", "bfloat16"):
             raise ValueError(f"learner.autocast must be none or bfloat16, got {autocast!r}")
         if weights_dtype is not None and weights_dtype not in FLOAT_DTYPES:
@@ -202,6 +207,7 @@ class Learner(WeightGroupRoot):
         self._weights_communicator = weights_communicator
         self._sleep_engines = sleep_engines
         self._publish_timeout_s = publish_timeout_s
+        self._weights_min_mb_per_s = weights_min_mb_per_s
         self._sender: WeightSender | None = None
         self._saved: tuple[int, int] | None = None  # (step, version)
         self._bench: Workbench | None = None
@@ -240,6 +246,7 @@ class Learner(WeightGroupRoot):
             dtype=self._weights_dtype,
             probe=self._probe_of(bench),
             timeout_s=self._publish_timeout_s,
+            min_mb_per_s=self._weights_min_mb_per_s,
         )
         context.watch(PARAMETER_SERVER)
         self._stages = context.spawn(self._run(bench), "stages")

@@ -65,7 +65,8 @@ class Publisher:
     read (the learner's worker thread, between steps). A publication is due after `every_steps`, and after `every_s`
     where that is given too. Without `staging` there is one buffer: each publication waits until it is free and then
     until the version is served. `probe` is called where a version is staged, between two steps, and what it returns in
-    a thread, beside training: it keeps those weights from changing until it is done."""
+    a thread, beside training: it keeps those weights from changing until it is done. A wait for members takes
+    at most `timeout_s` and what the newest version's bytes take at `min_mb_per_s`."""
 
     def __init__(
         self,
@@ -81,6 +82,7 @@ class Publisher:
         dtype: str | None,
         probe: Callable[[int], PendingProbe | None] = lambda version: None,
         timeout_s: float,
+        min_mb_per_s: float = float("inf"),
     ) -> None:
         self._context = context
         self._sender = sender
@@ -94,6 +96,7 @@ class Publisher:
         self._dtype = dtype
         self._probe = probe
         self._timeout_s = timeout_s
+        self._min_mb_per_s = min_mb_per_s
         self._changed = asyncio.Event()
         self._version, self._version_step, self._staged_at_s = 0, -1, 0.0
         self._newest: Manifest | None = None
@@ -303,17 +306,20 @@ class Publisher:
 
     async def _until(self, done: Callable[[], bool], what: str) -> None:
         generators = self._context.group(GENERATOR)
+        timeout_s = self._timeout_s
+        if self._newest is not None:
+            timeout_s += self._newest.travel_s(self._min_mb_per_s)
         with self._context.activity.waiting(PARAMETER_SERVER, what):
             while not done():
                 await generators.wait_for(1, timeout_s=ENGINE_START_S)
                 try:
-                    async with asyncio.timeout(self._timeout_s):
+                    async with asyncio.timeout(timeout_s):
                         while not done():
                             await self._changed.wait()
                 except TimeoutError as error:
                     if generators.members():
                         raise PublicationTimeout(
-                            f"{what} within {self._timeout_s:g} s, though {', '.join(generators.members())} live; is "
+                            f"{what} within {timeout_s:g} s, though {', '.join(generators.members())} live; is "
                             "the parameter server alive? (learner.publish_timeout_s sets the limit)"
                         ) from error
 

@@ -44,6 +44,7 @@ from headrace.actors.parameter_server.round_runner import RoundRunner, RoundTime
 from headrace.actors.parameter_server.source import WeightSource
 from headrace.transport import Actor, Context, PeerDown, PeerLost, PeerUp, TransportError, handles, insist
 from headrace.transport.directory import role_of
+from headrace.transport.weights import Manifest
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,8 @@ learner begins with free buffers."""
 
 
 class ParameterServer(Actor):
-    """stage_timeout_s, commit_timeout_s: what a member has for each phase. gather_timeout_s, join_timeout_s: of a
+    """stage_timeout_s, commit_timeout_s: what a member has for each phase; min_mb_per_s: how much longer the first is
+    for the bytes. gather_timeout_s, join_timeout_s: of a
     collective broadcast, to say that it is there, and to join a new group. linger_s: how long members that are ready
     for one wait for others that are just loading the last. generators, evaluators: roles; one without
     members is fine. dispatcher, learner: who hears of served versions; the learner of released buffers too.
@@ -66,6 +68,7 @@ class ParameterServer(Actor):
         *,
         stage_timeout_s: float = 60.0,
         commit_timeout_s: float = 60.0,
+        min_mb_per_s: float = 50.0,
         gather_timeout_s: float = 10.0,
         join_timeout_s: float = 60.0,
         linger_s: float = 5.0,
@@ -78,10 +81,11 @@ class ParameterServer(Actor):
         for name, value in (
             ("stage_timeout_s", stage_timeout_s),
             ("commit_timeout_s", commit_timeout_s),
+            ("min_mb_per_s", min_mb_per_s),
             ("gather_timeout_s", gather_timeout_s),
             ("join_timeout_s", join_timeout_s),
         ):
-            if value <= 0:
+            if not value > 0:
                 raise ValueError(f"parameter_server.{name} must be > 0, got {value}")
         if linger_s < 0:
             raise ValueError(f"parameter_server.linger_s must be >= 0, got {linger_s}; 0 waits for nobody")
@@ -89,7 +93,8 @@ class ParameterServer(Actor):
             raise ValueError(f"parameter_server: generators and evaluators must be two roles, got {generators!r} twice")
         self._stage_timeout_s = stage_timeout_s
         self._commit_timeout_s = commit_timeout_s
-        self._round_timeouts = RoundTimeouts(gather_timeout_s, join_timeout_s, stage_timeout_s)
+        self._min_mb_per_s = min_mb_per_s
+        self._gather_timeout_s, self._join_timeout_s = gather_timeout_s, join_timeout_s
         self._linger_s = linger_s
         self._generators = generators
         self._evaluators = evaluators
@@ -185,7 +190,7 @@ class ParameterServer(Actor):
         version = action.manifest.version
         try:
             message = StageWeights(action.manifest)
-            await self._ask(action.member, action.incarnation, message, self._stage_timeout_s)
+            await self._ask(action.member, action.incarnation, message, self._staging_limit_s(action.manifest))
         except TransportError as error:
             self._carry_out(self._rollout.failed(action.member, action.incarnation, version, _reason(error)))
         else:
@@ -204,7 +209,7 @@ class ParameterServer(Actor):
             self.context,
             self._learner,
             self._groups,
-            self._round_timeouts,
+            RoundTimeouts(self._gather_timeout_s, self._join_timeout_s, self._staging_limit_s(action.manifest)),
             manifest=action.manifest,
             members=members,
             ask=ask,
@@ -212,6 +217,9 @@ class ParameterServer(Actor):
             failed=lambda name, reason: self._carry_out(rollout.failed(name, members[name], version, reason)),
             over=lambda: self._carry_out(rollout.round_over()),
         ).begin()
+
+    def _staging_limit_s(self, manifest: Manifest) -> float:
+        return self._stage_timeout_s + manifest.travel_s(self._min_mb_per_s)
 
     async def _linger(self, number: int) -> None:
         await self.context.clock.sleep(self._linger_s)

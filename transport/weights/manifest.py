@@ -91,6 +91,12 @@ class Manifest:
         """Every name that this version sets, tied ones included."""
         return frozenset(spec.name for spec in self.tensors) | frozenset(self.tied)
 
+    def travel_s(self, min_mb_per_s: float) -> float:
+        """Seconds that its bytes, and those of the weights that an adapter goes upon, take where each second moves so
+        many megabytes: what a deadline allows beside its fixed part."""
+        base = None if self.adapter is None else self.adapter.base
+        return (self.nbytes + (0 if base is None else base.nbytes)) / (1e6 * min_mb_per_s)
+
 
 def same_weights(one: Manifest, other: Manifest) -> bool:
     """Whether two versions hold the same bytes under the same names, wherever they lie."""

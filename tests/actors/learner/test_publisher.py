@@ -19,9 +19,10 @@ from headrace.transport.weights import Manifest, Probe
 class Staged:
     version: int
     step: int
+    nbytes: int
 
     def seal(self) -> Manifest:
-        return Manifest(self.version, self.step, "test", "", 0, (), (), {})
+        return Manifest(self.version, self.step, "test", "", self.nbytes, (), (), {})
 
 
 class Sender:
@@ -30,12 +31,13 @@ class Sender:
     def __init__(self, num_buffers: int) -> None:
         self.num_buffers = num_buffers
         self.staged: set[int] = set()
+        self.nbytes = 0
 
     def stage(self, tensors: Any, *, version: int, step: int, dtype: str | None) -> Staged | None:
         if len(self.staged) == self.num_buffers:
             return None
         self.staged.add(version)
-        return Staged(version, step)
+        return Staged(version, step, self.nbytes)
 
     def release(self, version: int) -> None:
         self.staged.discard(version)
@@ -281,6 +283,21 @@ def test_waits_end_by_name_at_their_deadline(make):
             await publisher.wait_served(version)
         publisher.served(1)
         await publisher.wait_served(version)
+
+    run_virtual(main())
+
+
+def test_what_the_bytes_take_is_not_late(make):
+    """500 MB at 10 MB/s: 50 s beside the fixed 5."""
+
+    async def main() -> None:
+        publisher, context, sender = make(timeout_s=5.0, min_mb_per_s=10.0)
+        sender.nbytes = 500_000_000
+        version = await publisher.publish(0)
+        started_s = context.clock.time()
+        with pytest.raises(PublicationTimeout, match="within 55 s"):
+            await publisher.wait_served(version)
+        assert context.clock.time() - started_s == pytest.approx(55.0)
 
     run_virtual(main())
 

@@ -27,8 +27,8 @@ from headrace.transport import Actor, Refused, RemoteError, Runtime, handles, ru
 from headrace.transport.weights import Manifest, WeightsMismatch
 
 
-def manifest(version: int) -> Manifest:
-    return Manifest(version, 10 * version, "shm", "", 0, (), (), {})
+def manifest(version: int, nbytes: int = 0) -> Manifest:
+    return Manifest(version, 10 * version, "shm", "", nbytes, (), (), {})
 
 
 class Listener(Actor):
@@ -90,8 +90,9 @@ class World:
         await asyncio.sleep(0.1)
         return engine
 
-    async def publish(self, version: int, settle_s: float = 1.0) -> None:
-        reply = await self.runtime.context.ask("parameter_server/0", PublishWeights(manifest(version)), timeout_s=10)
+    async def publish(self, version: int, settle_s: float = 1.0, nbytes: int = 0) -> None:
+        message = PublishWeights(manifest(version, nbytes))
+        reply = await self.runtime.context.ask("parameter_server/0", message, timeout_s=10)
         assert reply == Accepted()
         await asyncio.sleep(settle_s)
 
@@ -199,6 +200,23 @@ def test_a_generator_that_misses_its_deadline_is_evicted_and_rejoins() -> None:
     play(body, stage_timeout_s=10.0)
 
 
+def test_the_deadline_for_staging_grows_with_the_bytes() -> None:
+    """A version that a slow link takes minutes for is not late: 1.5 GB at 10 MB/s are 150 s beside the fixed 10."""
+
+    async def body(world: World) -> None:
+        slow = await world.add("generator/0")
+        slow._stage_s = 100.0
+        await world.publish(1, settle_s=101, nbytes=1_500_000_000)
+        assert world.dispatcher.served == [(1, 10)]
+        slow._stage_s = 170.0
+        await world.publish(2, settle_s=159, nbytes=1_500_000_000)
+        assert world.monitor.failures == []
+        await asyncio.sleep(2)
+        assert world.monitor.failures == [2]
+
+    play(body, stage_timeout_s=10.0, min_mb_per_s=10.0)
+
+
 def test_a_generator_that_refuses_serves_its_old_version_on() -> None:
     async def body(world: World) -> None:
         await world.add("generator/0")
@@ -293,5 +311,7 @@ def test_a_reused_version_is_refused() -> None:
 def test_settings_are_checked_at_construction() -> None:
     with pytest.raises(ValueError, match="stage_timeout_s must be > 0, got 0"):
         ParameterServer(stage_timeout_s=0)
+    with pytest.raises(ValueError, match="min_mb_per_s must be > 0, got nan"):
+        ParameterServer(min_mb_per_s=float("nan"))
     with pytest.raises(ValueError, match="two roles, got 'generator' twice"):
         ParameterServer(evaluators="generator")
