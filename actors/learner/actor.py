@@ -70,8 +70,8 @@ class Learner(WeightGroupRoot):
     weights_every_steps, weights_every_s: steps, and seconds, between versions. weights_dtype: what travels ("bfloat16",
     …); None: as trained. weights_buffers: versions that may be staged at once. weights_bucket_bytes: of one checksum.
     weights_communicator: of a broadcast ("auto", "cupy", "memory"). weights_staging: False: one buffer, and each
-    publication is waited for (small memory). publish_timeout_s: for a version that must be served, beside what its bytes
-    take at weights_min_mb_per_s. sleep_engines: in mode=sync, those that can give their memory back during a step
+    publication is waited for (small memory). publish_timeout_s: for a version that must be served, beside what it takes
+    at weights_min_mb_per_s. sleep_engines: in mode=sync, those that can give their memory back during a step
     (making_room.py).
     checkpoint_every_steps: 0 saves after `pretrain`, at the end and when stopped only. trained_path: where the sessions
     of each step are recorded (trained_log.py); None nowhere. dispatcher_patience_s: how long a dispatcher that is lost
