@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.actors.generator.engine import EngineDied
-from headrace.actors.generator.vllm_server_checks import Wanted, command_line, is_cpu, problems, structure_problems
+from headrace.actors.generator.vllm_server_checks import (
+    Wanted,
+    command_line,
+    is_cpu,
+    problems,
+    reload_problems,
+    structure_problems,
+)
 from headrace.actors.generator.vllm_server_client import (
     ANSWER_S,
     ServerGone,
@@ -62,6 +69,9 @@ async def check(client: VllmServerClient, wanted: Wanted, config: Mapping[str, A
             f"the server at {client.url} lets nobody steer it ({error}); start it in development mode: "
             f"{command_line(wanted, cpu=False)}"
         ) from error
+    unmendable = reload_problems(settings, config)
+    if unmendable:
+        raise ValueError(f"the vLLM server at {client.url} cannot serve this run: {'; '.join(unmendable)}")
     found = problems(settings, wanted)
     try:
         if not await client.takes_token_ids():

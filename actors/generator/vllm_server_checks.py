@@ -79,6 +79,27 @@ def is_cpu(settings: Mapping[str, Any]) -> bool:
     return str(settings["device_config"]["device"]) == "cpu"
 
 
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""what configurations call how many experts they have"""
+
+
+def reload_problems(settings: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """What vLLM 0.32 on a CPU keeps packed from its start and does not load anew: updates would be served in part, with
+    nobody told. config: the run's config.json, defaults included."""
+    if not is_cpu(settings):
+        return []
+    text = config.get("text_config") or config
+    found = []
+    if config.get("tie_word_embeddings") or text.get("tie_word_embeddings"):
+        found.append("its output head shares the embedding's weights (tie_word_embeddings), and keeps the first ones")
+    if any(text.get(name) for name in _EXPERTS):
+        found.append("it has experts, which are multiplied wrongly after the first update")
+    return [
+        f"{what}: on a CPU vLLM does not load such a model anew; use generator/engine=vllm, which mends that, or a GPU"
+        for what in found
+    ]
+
+
 _FACTS = {
     "vocabulary": r"org_vocab_size=(\d+)",
     "hidden size": r"embed\w*\): \w+\(\)?\(?[^\n]*?embedding_dim=(\d+)",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,8 +52,8 @@ def play(models: Any, model_path: str, tmp_path: Any) -> Callable[..., None]:
         async def scene() -> None:
             server = ScriptedVllmServer()
             await server.start()
-            options = {"watch_period_s": 60.0, "start_timeout_s": 5.0, **settings}
-            engine = VllmServerEngine(url=server.url, model_path=model_path, dtype="float32", **options)
+            options = {"watch_period_s": 60.0, "start_timeout_s": 5.0, "model_path": model_path, **settings}
+            engine = VllmServerEngine(url=server.url, dtype="float32", **options)
             sender = make_sender("checkpoint", SenderSettings(run_id="faults", num_buffers=9, folder=tmp_path / "w"))
             try:
                 if started:
@@ -263,6 +264,22 @@ def test_a_server_that_cannot_do_it_is_refused_with_the_command_line(
         assert scene.server.folder == "its own"
 
     play(script, started=False)
+
+
+def test_a_model_that_it_would_load_in_part_is_refused_with_nothing_loaded(play: Any, tmp_path: Path) -> None:
+    from transformers import LlamaConfig
+
+    folder = tmp_path / "tied"
+    LlamaConfig(
+        vocab_size=128, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, tie_word_embeddings=True
+    ).save_pretrained(folder)
+
+    async def script(scene: Scene) -> None:
+        with pytest.raises(ValueError, match="cannot serve this run: its output head shares the embedding's weights"):
+            await scene.engine.start()
+        assert not [route for route, _ in scene.server.calls if route in ("/pause", "/collective_rpc")]
+
+    play(script, started=False, model_path=str(folder))
 
 
 def test_a_folder_that_it_cannot_read_is_said_at_the_start(play: Any) -> None:
