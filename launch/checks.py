@@ -195,6 +195,12 @@ VLLM = "headrace.actors.generator.vllm_engine.VllmEngine"
 LOCAL_LAUNCHER = "headrace.launch.local.LocalLauncher"
 
 
+def roles_together(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Roles that must be on one node, wherever that is: with weights=stream the parameter server reads what the learner
+    staged in its host's memory."""
+    return ("learner", "parameter_server") if value_at(config, "weights.transport") == "stream" else ()
+
+
 def check_relays(processes: tuple[ProcessPlan, ...], config: Mapping[str, Any]) -> list[Problem]:
     """With weights=stream: the parameter server reads the learner's memory, and a host of engines has one relay."""
     if value_at(config, "weights.transport") != "stream":

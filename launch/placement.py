@@ -2,24 +2,32 @@
 machine: each process is on one living node or homeless, and no slot is given twice (but to those that share it).
 
 A lost node's processes become homeless; `settle` places those for which a living node has room: as many free slots as
-they need, which for a process without devices is any node. A role that has nobody left comes first. Called by
-run_nodes.py. What joins in mid-run is `add`ed; what leaves keeps its slots until it has ended, and is never homeless.
+they need, which for a process without devices is any node. A role that has nobody left comes first. Some roles live
+together: whoever reads another's memory goes where that one goes. Called by run_nodes.py. What joins in mid-run is
+`add`ed; what leaves keeps its slots until it has ended, and is never homeless.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from headrace.launch.topology import ProcessPlan
 
 
 class Placement:
-    def __init__(self, processes: Sequence[ProcessPlan], devices: Mapping[str, Sequence[str]]) -> None:
+    def __init__(
+        self,
+        processes: Sequence[ProcessPlan],
+        devices: Mapping[str, Sequence[str]],
+        *,
+        together: Collection[str] = (),
+    ) -> None:
         """`processes` in start order, each on its node and slots; `devices`: every node's slots. A node without
-        processes is a spare one."""
+        processes is a spare one. together: roles of which all are on one node."""
         self._plans = {plan.name: plan for plan in processes}
         self._devices = {node: tuple(slots) for node, slots in devices.items()}
+        self._together = frozenset(together)
         self._homeless: list[str] = []
         self._lost: set[str] = set()
         self._leaving: set[str] = set()
@@ -110,6 +118,15 @@ class Placement:
         return min(with_room, key=lambda plan: plan.role not in missing, default=None)
 
     def _room_for(self, plan: ProcessPlan) -> str | None:
-        """The living node with the fewest processes among those with enough free slots."""
-        fitting = [node for node in self.nodes if len(self.free_slots(node, shared=plan.shared)) >= len(plan.devices)]
+        """The living node with the fewest processes among those with enough free slots, for it and those that must come
+        along; where one of these is already, only that node."""
+        fellows = [other for other in self.plans if plan.role in self._together and other.role in self._together]
+        homeless = {plan.name: plan} | {other.name: other for other in fellows if other.name in self._homeless}
+        homes = {other.node for other in fellows if other.name not in homeless}
+        fitting = [
+            node
+            for node in self.nodes
+            if (not homes or node in homes)
+            and all(len(self.free_slots(node, shared=p.shared)) >= len(p.devices) for p in homeless.values())
+        ]
         return min(fitting, key=lambda node: len(self.on(node)), default=None)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.actors.messages import Accepted, RunFinished
+from headrace.launch.checks import roles_together
 from headrace.launch.ending_signals import outcome_of
 from headrace.launch.for_console import packages_of
 from headrace.launch.job import Job, Outcome
@@ -84,7 +85,7 @@ class Supervisor(Actor):
         self._console = job.console
         processes = in_start_order(job.processes, settings.start_order)
         self._nodes = RunNodes(
-            Placement(processes, devices_of(job.config["topology"])),
+            Placement(processes, devices_of(job.config["topology"]), together=roles_together(job.config)),
             agents=agents,
             policy=settings.agent_policy,
             console=job.console,

@@ -34,7 +34,9 @@ def choose_transport(config: Mapping[str, Any], processes: Sequence[ProcessPlan]
     if learner is None or not engines:
         return WeightChoice("shm", "no learner and engines are placed together")
     if any(kinds[process.role] == VLLM_SERVER for process in engines):
-        return WeightChoice("checkpoint", "a vllm serve takes weights from folders wherever it runs (with GPUs, weights=nccl too)")
+        return WeightChoice(
+            "checkpoint", "a vllm serve takes weights from folders wherever it runs (with GPUs, weights=nccl too)"
+        )
     far = sorted({process.node for process in engines if process.node != learner.node})
     if far:
         return _across_nodes(config, processes, far)

@@ -67,6 +67,28 @@ def test_those_that_share_a_slot_move_together() -> None:
     made.add(replace(plan("generator-1", "b", "5"), shared=True))
 
 
+def test_who_reads_anothers_memory_moves_with_it_to_where_both_have_room() -> None:
+    """The server needs no device, and the emptiest node has none for the learner."""
+    processes = [plan("parameter_server-0", "a"), plan("learner-0", "a", "0"), plan("generator-0", "b", "0")]
+    devices = {"a": ("0",), "b": ("0", "1"), "empty": ()}
+    apart, made = Placement(processes, devices), Placement(processes, devices, together=("learner", "parameter_server"))
+    for one in (apart, made):
+        one.lose("a")
+        one.settle()
+    assert places(apart)["parameter_server-0"] == ("empty", ())
+    assert places(made)["parameter_server-0"] == ("b", ())
+    assert places(made)["learner-0"] == ("b", ("1",))
+
+
+def test_who_lost_its_fellow_follows_it_later() -> None:
+    processes = [plan("parameter_server-0", "a"), plan("learner-0", "a", "0")]
+    made = Placement(processes, {"a": ("0",), "empty": ()}, together=("learner", "parameter_server"))
+    made.lose("a")
+    assert made.settle() == []
+    made.restore("a")
+    assert {p.name for p in made.settle()} == {"learner-0", "parameter_server-0"}
+
+
 def test_what_finds_no_slot_waits_until_one_is_back() -> None:
     made = placement()
     made.lose("spare")
