@@ -23,10 +23,13 @@ _START_S = 60.0
 
 
 class Processes:
-    def __init__(self, hub: Runtime) -> None:
+    """sockets: a folder for those of all; what a killed process leaves in it is the caller's to remove."""
+
+    def __init__(self, hub: Runtime, sockets: str) -> None:
         if _FOLDER not in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # what the server imports by
             os.environ["PYTHONPATH"] = os.pathsep.join([_FOLDER, *filter(None, [os.environ.get("PYTHONPATH")])])
         self._hub = hub
+        self._sockets = sockets
         self._running: dict[str, tuple[Any, str]] = {}
         self._makers: dict[str, tuple[Callable[..., Actor], dict[str, Any]]] = {}
         self._watching: set[asyncio.Task[None]] = set()
@@ -35,7 +38,7 @@ class Processes:
     async def start(self, name: str, make: Callable[..., Actor], **options: Any) -> None:
         """Returns when the actor is announced."""
         incarnation = secrets.token_hex(6)
-        arguments = name, str(self._hub.address), incarnation, make, options
+        arguments = name, str(self._hub.address), incarnation, self._sockets, make, options
         child = _FORK.Process(target=_host, args=arguments, daemon=True)
         child.start()
         self._running[name], self._makers[name] = (child, incarnation), (make, options)
@@ -82,11 +85,18 @@ class Processes:
             child.join(10)
 
 
-def _host(name: str, directory: str, incarnation: str, make: Callable[..., Actor], options: dict[str, Any]) -> None:
+def _host(
+    name: str,
+    directory: str,
+    incarnation: str,
+    sockets: str,
+    make: Callable[..., Actor],
+    options: dict[str, Any],
+) -> None:
     logging.basicConfig(level=logging.ERROR if "HEADRACE_MATRIX_LOG" not in os.environ else logging.INFO)
 
     async def main() -> None:
-        runtime = Runtime(ZmqNetwork(), directory=directory, incarnation=incarnation)
+        runtime = Runtime(ZmqNetwork(ipc_folder=sockets), directory=directory, incarnation=incarnation)
         await runtime.start()
         await runtime.add(make(**options), name)
         await runtime.failed

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import random
 import signal
+import tempfile
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,14 +102,18 @@ class World:
 
 
 async def play(who: str, fault: str, phase: str, seed: int) -> Result:
-    result = Result(who, fault, phase, seed)
-    runtime = Runtime(ZmqNetwork())
+    with tempfile.TemporaryDirectory(prefix="headrace-") as sockets:
+        return await _play_among(Result(who, fault, phase, seed), sockets)
+
+
+async def _play_among(result: Result, sockets: str) -> Result:
+    runtime = Runtime(ZmqNetwork(ipc_folder=sockets))
     await runtime.start()
     hub = Hub()
     await runtime.add(hub, HUB)
-    world = World(hub, runtime, Processes(runtime))
+    world = World(hub, runtime, Processes(runtime, sockets))
     try:
-        await _play(world, result, random.Random(seed))
+        await _play(world, result, random.Random(result.seed))
     except (Hang, Wrong) as error:
         result.outcome = f"{type(error).__name__.upper()}: {error}"
     finally:
