@@ -3,7 +3,8 @@
     python benchmarks/weights.py [--quick] [--json FILE] [--transport NAME …] [--model NAME …]
 
 Each line is a run of its own: learner, parameter server and generator in processes as `headrace launch` starts them,
-vLLM decoding while the updates come. Seconds are medians over the updates (pause and load: with requests in flight).
+first with vLLM decoding while the updates come (pause, load), then with updates beside optimizer steps (all else).
+Seconds are medians.
 
     stage    the learner copies; all that training waits for          send    until the bytes are near the engine
     seal     checksums, beside training                               verify  the engine's checksums, beside decoding
@@ -11,9 +12,8 @@ vLLM decoding while the updates come. Seconds are medians over the updates (paus
     step     a learner step with an update on its way over one without
 
 Models: tiny (made from scratch), smollm2 (135M, bfloat16), synthetic-1gb (made from scratch, 1 GB in bfloat16).
-GB/s: bytes that travel over stage + send; beside it a broadcast of these by gloo, and a memcpy of what staging reads
-(float32 masters: twice the bytes of bfloat16), timed in turn with the updates, beside the same decoding engine.
-`blocked` and its memcpy: in turn with the steps, the engine idle.
+GB/s: bytes that travel over stage + send; beside it a broadcast of these by gloo, and a memcpy, timed in turn with the
+updates, of what staging reads (float32 masters: twice the bytes of bfloat16).
 """
 
 from __future__ import annotations
@@ -60,27 +60,28 @@ class Model:
 MODELS = {
     "tiny": Model(("model=scratch_llama",), "vllm", 64, 64, 30, 8, 64, 32),
     "smollm2": Model(("model=smollm2", "weights.dtype=bfloat16", "generator.engine.num_threads=2"), "vllm",
-                     16, 24, 8, 3, 24, 64),
+                     16, 24, 8, 4, 96, 64),
     "synthetic-1gb": Model(
         ("model=scratch_llama", "model.hidden_size=1536", "model.num_layers=16", "model.num_heads=24",
          "model.head_dim=64", "model.intermediate_size=5120", "inference.dtype=bfloat16", "weights.dtype=bfloat16",
          "generator.engine.num_threads=2"),
-        "vllm", 4, 8, 5, 2, 4, 64),
+        "vllm", 4, 8, 5, 3, 32, 64),
 }  # fmt: skip
 QUICK = Model(("model=scratch_tiny",), "torch", 8, 8, 3, 2, 8, 16)
 
 
-def run(model: Model, overrides: tuple[str, ...], *, two_hosts: bool, root: Path) -> dict[str, Any]:
-    """One run of the system; what its learner and its generator measured."""
+def run(model: Model, transport: str, *, root: Path) -> dict[str, Any]:
+    """One run of the system; what its learner and its generator measured. The steps of `shm` alone are judged: for the
+    other transports one pair must do."""
     out = root / f"learner-{time.time_ns()}.json"
     command = [
         sys.executable, "-m", "headrace.launch.cli", "launch", "--config-dir", str(ROOT / "weights_run" / "configs"),
-        "experiment=weights_two_hosts" if two_hosts else "experiment=weights_one_host",
+        "experiment=weights_two_hosts" if transport in TWO_HOSTS else "experiment=weights_one_host",
         f"run.root={root}", f"generator/engine={model.engine}", f"learner.out={out}",
         f"learner.in_flight={model.in_flight}", f"learner.max_tokens={model.max_tokens}",
-        f"learner.num_updates={model.updates}", f"learner.num_steps={model.steps}",
+        f"learner.num_updates={model.updates}", f"learner.num_steps={model.steps if transport == 'shm' else 1}",
         f"learner.sequences={model.sequences}", f"learner.sequence_tokens={model.sequence_tokens}",
-        *model.overrides, *overrides,
+        *model.overrides, *TRANSPORTS[transport],
     ]  # fmt: skip
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path})
@@ -95,11 +96,12 @@ def row(name: str, model_name: str, measured: dict[str, Any]) -> dict[str, Any]:
     """The first update, which makes buffers and warms kernels, is left out."""
     learner = measured["learner"]
     last = 1 + learner["under_load_updates"]
-    engine = [r for r in measured["records"] if r["stream"] == "weights" and 1 < r["step"] <= last]
+    engine = [r for r in measured["records"] if r["stream"] == "weights" and r["step"] > 1]
+    decoding, stepping = ([r for r in engine if (r["step"] <= last) == loaded] for loaded in (True, False))
     learner_records = [r for r in measured["records"] if r["stream"] == "weights/learner" and r["step"] > 1]
     sender = [r for r in learner_records if "learner_stage_s" in r["values"]]  # a broadcast has a record of its own
 
-    loaded = [r for r in sender if r["step"] <= last]
+    sender = [r for r in sender if r["step"] > last]
 
     def median(records: list[dict[str, Any]], key: str) -> float:
         return statistics.median(r["values"][key] for r in records)
@@ -109,17 +111,17 @@ def row(name: str, model_name: str, measured: dict[str, Any]) -> dict[str, Any]:
         "model": model_name,
         "bytes": int(median(sender, "nbytes")),
         "updates": len(engine),
-        "stage_s": median(loaded, "learner_stage_s"),
-        "seal_s": median(loaded, "learner_seal_s"),
-        "send_s": median(engine, "send_s"),
-        "verify_s": median(engine, "verify_s"),
-        "pause_s": median(engine, "pause_s"),
-        "load_s": median(engine, "load_s"),
+        "pairs": len(learner["step_with_s"]),
+        "stage_s": median(sender, "learner_stage_s"),
+        "seal_s": median(sender, "learner_seal_s"),
+        "send_s": median(stepping, "send_s"),
+        "verify_s": median(stepping, "verify_s"),
+        "pause_s": median(decoding, "pause_s"),
+        "load_s": median(decoding, "load_s"),
         "memcpy_s": learner["memcpy_s"],
-        "memcpy_loaded_s": learner["memcpy_loaded_s"],
         "read_bytes": int(learner["read_bytes"]),
         "engine_step_s": learner["token_s"],
-        "requests_running": median(engine, "requests_running"),
+        "requests_running": median(decoding, "requests_running"),
         "learner_blocked_s": statistics.median(learner["blocked_s"]),
         "step_s": statistics.median(learner["step_without_s"]),
     }
@@ -127,7 +129,7 @@ def row(name: str, model_name: str, measured: dict[str, Any]) -> dict[str, Any]:
     found["step_ratio"] = statistics.median(a / b for a, b in pairs)
     found["probe_s"] = median(sender, "learner_probe_s")
     found["gb_per_s"] = found["bytes"] / (found["stage_s"] + found["send_s"]) / 1e9
-    found["memcpy_gb_per_s"] = found["read_bytes"] / found["memcpy_loaded_s"] / 1e9
+    found["memcpy_gb_per_s"] = found["read_bytes"] / found["memcpy_s"] / 1e9
     return found
 
 
@@ -139,9 +141,10 @@ def verdicts(found: dict[str, Any]) -> list[tuple[str, float, float]]:
     if found["bytes"] > 100e6:
         blocked = found["learner_blocked_s"] / found["memcpy_s"]
         checks.append(("learner blocked / memcpy of the bytes read", blocked, 1.3))
-        transfer = (found["stage_s"] + found["send_s"]) / found["memcpy_loaded_s"]
-        checks.append(("transfer / memcpy of the bytes read, beside the same load", transfer, 1 / 0.7))
-    checks.append(("step ratio", found["step_ratio"], 1.05))
+        transfer = (found["stage_s"] + found["send_s"]) / found["memcpy_s"]
+        checks.append(("stage + send / memcpy of the bytes read", transfer, 1 / 0.7))
+    if found["step_s"] > 0.1:  # nobody trains in steps of milliseconds
+        checks.append(("step ratio", found["step_ratio"], 1.05))
     if found["model"] == "smollm2":
         checks.append(("pause / load", found["pause_s"] / found["load_s"], 1.25))
     if found["model"] == "tiny":
@@ -181,7 +184,7 @@ def main() -> None:
             for name in options.transport:
                 print(f"{model_name}: {name} …", file=sys.stderr, flush=True)
                 try:
-                    measured = run(model, TRANSPORTS[name], two_hosts=name in TWO_HOSTS, root=Path(folder))
+                    measured = run(model, name, root=Path(folder))
                 except RuntimeError as error:
                     failed.append(f"{model_name}, {name}: {error}")
                     continue

@@ -3,7 +3,7 @@
     updates under load      `in_flight` requests keep the engine decoding; the learner does nothing but publish
     steps                   real optimizer steps, every other one with an update on its way; the engine idle
 
-After each, a memcpy of as many bytes as staging reads, by the same thread, beside the same load. Everything else is the
+After each pair of steps, a memcpy of as many bytes as staging reads, by the same thread. Everything else is the
 system's: sender, publisher, parameter server, generators. Writes `learner.json` to the run folder; the generators'
 phases are in metrics.jsonl.
 """
@@ -69,21 +69,18 @@ class MeasuringLearner(Learner):
             for task in load:
                 if task.done():
                     task.result()
-        copy, copies_s = PlainCopy(bench.tensors()), []
         for number in range(1, self._num_updates + 1):
             await self._update(number)
-            copies_s.append(await bench.run("memcpy", copy.seconds))  # and the engine decodes on
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)  # between two updates the engine decodes
         for task in load:
             task.cancel()
         await asyncio.gather(*load, return_exceptions=True)
         figures: dict[str, Any] = {"under_load_updates": self._num_updates, "token_s": statistics.median(self._token_s)}
-        figures |= {"read_bytes": copy.num_bytes, "memcpy_loaded_s": statistics.median(copies_s)}
         sequences = [
             document_sequence(rng.integers(3, bench.policy.vocab_size, self._shape[1]).astype(np.int32))
             for _ in range(self._shape[0])
         ]
-        figures |= await self._steps(bench, sequences, copy, self._num_updates + 1)
+        figures |= await self._steps(bench, sequences, self._num_updates + 1)
         self._out.write_text(json.dumps(figures))
         await self.context.ask(SUPERVISOR, RunFinished("measured"), timeout_s=60.0)
 
@@ -91,7 +88,8 @@ class MeasuringLearner(Learner):
         await self._publisher.wait_served(await self._publisher.publish(step))
         logger.info("update %d of %d", step, self._num_updates)
 
-    async def _steps(self, bench: Any, sequences: list[TrainSequence], copy: PlainCopy, first: int) -> dict[str, Any]:
+    async def _steps(self, bench: Any, sequences: list[TrainSequence], first: int) -> dict[str, Any]:
+        copy = PlainCopy(bench.tensors())
         with_update, without, blocked, copies_s = [], [], [], []
         await bench.run("train", bench.trainer.step, sequences, 1e-6)
         for number in range(first, first + self._num_steps):
@@ -109,7 +107,7 @@ class MeasuringLearner(Learner):
             logger.info("steps %d of %d: %.2f s with an update, %.2f without", number - first + 1, self._num_steps,
                         with_update[-1], without[-1])  # fmt: skip
         steps = {"blocked_s": blocked, "step_with_s": with_update, "step_without_s": without}
-        return steps | {"memcpy_s": statistics.median(copies_s)}
+        return steps | {"memcpy_s": statistics.median(copies_s), "read_bytes": copy.num_bytes}
 
     async def _ask_on(self, vocab_size: int, number: int) -> None:
         group = self.context.group("generator")
