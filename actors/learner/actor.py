@@ -270,16 +270,17 @@ class Learner(WeightGroupRoot):
         if probe is None:
             return lambda version: None
         text = probe.text(min(len(bench.tokenizer), bench.policy.vocab_size), bench.tokenizer.all_special_ids)
-        bound = probe.bound(self._autocast, self._weights_dtype)
 
         def begin(version: int) -> PendingProbe | None:
-            if not probe.is_due(version):
+            autocasts = probe.autocasts(version, self._autocast, self._weights_dtype)
+            if not autocasts:
                 return None
-            observed = bench.observe([document_sequence(text)])
+            observed = bench.observe([document_sequence(text)], autocasts)
 
             def compute() -> Probe | None:
                 try:
-                    return probe.of(text, observed()[0], bound)
+                    logprobs = {autocast: found for autocast, (found,) in observed().items()}
+                    return probe.of(text, logprobs, self._autocast, self._weights_dtype)
                 except Interrupted:  # the learner stops; the version may still be the one that serves
                     return None
 

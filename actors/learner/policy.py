@@ -91,6 +91,12 @@ class Policy:
         observer._head = observer.model.get_output_embeddings()
         return observer
 
+    def under(self, autocast: str) -> Policy:
+        """The same model, computed so."""
+        other = copy.copy(self)
+        other._autocast_dtype = AUTOCAST_DTYPES[autocast]
+        return other
+
     def observes(self, other: Policy) -> bool:
         """Whether this is still an observer of `other`, whose tensors may have been replaced since."""
         ours, theirs = (policy.model.state_dict(keep_vars=True) for policy in (self, other))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -148,17 +148,23 @@ class Workbench:
     async def logprobs(self, sequences: list[TrainSequence]) -> list[np.ndarray]:
         return await self.run("probe", self.trainer.logprobs, sequences)
 
-    def observe(self, sequences: list[TrainSequence]) -> Callable[[], list[np.ndarray]]:
-        """Log-probs under the weights of this moment, to be computed by what is returned: in any thread, once, and
-        soon, for the optimizer waits for it. Called in `run`, and by one who does call what it returns."""
+    def observe(
+        self, sequences: list[TrainSequence], autocasts: Sequence[str]
+    ) -> Callable[[], dict[str, list[np.ndarray]]]:
+        """Log-probs under the weights of this moment, by each autocast, to be computed by what is returned: in any
+        thread, once, and soon, for the optimizer waits for it. Called in `run`, and by one who does call what it
+        returns."""
         if self._observer is None or not self._observer.observes(self.policy):
             self._observer = self.policy.observer()
         observer, hold = self._observer, self.policy.holds.take()
 
-        def compute() -> list[np.ndarray]:
+        def compute() -> dict[str, list[np.ndarray]]:
             with hold:
                 self._set_threads()
-                return sequence_logprobs(observer, sequences, self.packing)
+                return {
+                    autocast: sequence_logprobs(observer.under(autocast), sequences, self.packing)
+                    for autocast in autocasts
+                }
 
         return compute
 

@@ -49,6 +49,13 @@ def test_an_observer_sees_each_step_in_memory_that_is_shared(policy, make_sequen
             assert not np.array_equal(after, logprobs(policy, sequences))
 
 
+def test_an_observer_may_compute_in_another_precision(policy, make_sequence):
+    observer, sequences = policy.observer(), [make_sequence(i) for i in range(4)]
+    gap = np.abs(logprobs(observer.under("bfloat16"), sequences) - logprobs(observer, sequences))
+    assert 0 < gap.mean() < 0.03
+    np.testing.assert_array_equal(logprobs(observer.under("none"), sequences), logprobs(policy, sequences))
+
+
 def test_weights_that_were_replaced_are_observed_no_more(policy):
     observer = policy.observer()
     next(policy.model.parameters()).data = next(policy.model.parameters()).data.clone()
