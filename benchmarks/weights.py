@@ -64,8 +64,8 @@ MODELS = {
     "synthetic-1gb": Model(
         ("model=scratch_llama", "model.hidden_size=1536", "model.num_layers=16", "model.num_heads=24",
          "model.head_dim=64", "model.intermediate_size=5120", "inference.dtype=bfloat16", "weights.dtype=bfloat16",
-         "generator.engine.num_threads=2"),
-        "vllm", 4, 8, 5, 3, 32, 64),
+         "generator.engine.num_threads=2", "learner.tokens_per_micro_batch=256"),
+        "vllm", 4, 8, 5, 3, 16, 64),
 }  # fmt: skip
 QUICK = Model(("model=scratch_tiny",), "torch", 8, 8, 3, 2, 8, 16)
 
