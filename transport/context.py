@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.transport.activity import Activity
@@ -89,7 +90,10 @@ class Context:
         """A background task, kept referenced; an exception in it fails the actor and so the process."""
         return self._cell.spawn(coroutine, name)
 
-    async def run_blocking(self, function: Callable[..., T], *args: Any, label: str | None = None) -> T:
-        """Run `function(*args)` in a thread; the time counts as busy. Cancelling does not stop the thread."""
+    async def run_blocking(
+        self, function: Callable[..., T], *args: Any, label: str | None = None, executor: Executor | None = None
+    ) -> T:
+        """Run `function(*args)` in a thread, of `executor` where it matters in which; the time counts as busy.
+        Cancelling does not stop the thread."""
         with self.activity.working(label or str(getattr(function, "__name__", "blocking"))):
-            return await asyncio.get_running_loop().run_in_executor(None, function, *args)
+            return await asyncio.get_running_loop().run_in_executor(executor, function, *args)

@@ -31,6 +31,7 @@ from headrace.actors.learner.schedule import AdamSettings, LearningRate, Schedul
 from headrace.actors.learner.sequence import document_sequence
 from headrace.actors.learner.stages.pretrain import Pretrain, run_pretrain
 from headrace.actors.learner.stages.settings import RlSettings
+from headrace.actors.learner.threads import ComputeThreads
 from headrace.actors.learner.trained_log import TrainedLog
 from headrace.actors.learner.update_probe import UpdateProbe
 from headrace.actors.learner.versions import VersionLog
@@ -218,7 +219,8 @@ class Learner(WeightGroupRoot):
     async def on_start(self, context: Context) -> None:
         self._versions = VersionLog(self._checkpoints_dir / "versions.jsonl")
         self._dispatcher = DispatcherLink(context, patience_s=self._dispatcher_patience_s)
-        bench = await context.run_blocking(self._make_bench, label="load")
+        self._threads = ComputeThreads(context, num_threads=self._num_threads)
+        bench = await self._threads.run("load", self._make_bench)
         self._bench = bench
         settings = SenderSettings(
             run_id=self._run_id,
@@ -277,12 +279,12 @@ class Learner(WeightGroupRoot):
                 return None
             observed = bench.observe([document_sequence(text)], autocasts)
 
-            def compute() -> Probe | None:
+            async def compute() -> Probe | None:
                 try:
-                    logprobs = {autocast: found for autocast, (found,) in observed().items()}
-                    return probe.of(text, logprobs, self._autocast, self._weights_dtype)
+                    logprobs = {autocast: found for autocast, (found,) in (await observed()).items()}
                 except Interrupted:  # the learner stops; the version may still be the one that serves
                     return None
+                return probe.of(text, logprobs, self._autocast, self._weights_dtype)
 
             return compute
 
@@ -292,7 +294,7 @@ class Learner(WeightGroupRoot):
         from headrace.actors.learner.workbench import Workbench  # torch and transformers: not in the launcher's process
 
         return Workbench(
-            self.context,
+            self._threads,
             self._store,
             self._model_folder,
             objective=self._objective,
@@ -301,7 +303,6 @@ class Learner(WeightGroupRoot):
             adam=self._adam,
             autocast=self._autocast,
             device=self._device,
-            num_threads=self._num_threads,
             seed=self._seed,
             lora=self._lora,
             pretrains=self._pretrain is not None,

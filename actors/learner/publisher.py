@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ _ANNOUNCE_TIMEOUT_S = 30.0
 """The parameter server answers at once: what stays out for so long was lost."""
 _ANNOUNCE_PAUSE_S = 0.5
 
-PendingProbe = Callable[[], Probe | None]
+PendingProbe = Callable[[], Awaitable[Probe | None]]
 """computes what goes with a version; keeps its weights from changing until it has"""
 
 MAX_REFUSALS = 3
@@ -64,8 +64,8 @@ class Publisher:
     """`tensors` gives the weights under the names that engines know. `run` runs a function where the weights may be
     read (the learner's worker thread, between steps). A publication is due after `every_steps`, and after `every_s`
     where that is given too. Without `staging` there is one buffer: each publication waits until it is free and then
-    until the version is served. `probe` is called where a version is staged, between two steps, and what it returns in
-    a thread, beside training: it keeps those weights from changing until it is done. A wait for members takes
+    until the version is served. `probe` is called where a version is staged, between two steps, and what it returns is
+    awaited beside training: it keeps those weights from changing until it is done. A wait for members takes
     at most `timeout_s` and what the newest version's bytes take at `min_mb_per_s`."""
 
     def __init__(
@@ -249,7 +249,7 @@ class Publisher:
         values, probe = {"learner_stage_s": staged.stage_s}, None
         if staged.probe is not None:  # before any wait: the next step does not end until it is done
             started_s = clock.time()
-            probe = await self._context.run_blocking(staged.probe, label="update probe")
+            probe = await staged.probe()
             values["learner_probe_s"] = clock.time() - started_s
         async with self._one_seal:  # versions are announced in their order
             started_s = clock.time()

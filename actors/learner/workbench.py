@@ -1,16 +1,15 @@
 """What the learner holds while it runs: policy, tokenizer, `rl` trainer, random generators; and how they are saved
 and resumed.
 
-Everything that reads or writes weights goes through `run`: a worker thread, one job at a time, so that staging,
-saving and the optimizer never see each other's half-done work, not even where the awaiting task was cancelled.
+Everything that reads or writes weights goes through `run`: the worker thread, one job at a time, so that staging,
+saving and the optimizer never see each other's half-done work. Only observers read beside it, and hold the weights.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,8 +28,8 @@ from headrace.actors.learner.policy import Policy, TokenLogprobs, WithoutAdapter
 from headrace.actors.learner.schedule import AdamSettings
 from headrace.actors.learner.sequence import TrainSequence
 from headrace.actors.learner.stages.settings import Progress
+from headrace.actors.learner.threads import ComputeThreads
 from headrace.actors.learner.trainer import Trainer, sequence_logprobs
-from headrace.transport import Context
 from headrace.transport.weights import Adapter, Manifest
 from headrace.transport.weights.layout import model_tensors
 
@@ -40,12 +39,12 @@ T = TypeVar("T")
 
 
 class Workbench:
-    """Loads the newest checkpoint of `store` where there is one, else `model_folder`. Blocking; made in the worker
-    thread. lora: train adapters; where `pretrains`, from `adapt` on, and every weight before it."""
+    """Loads the newest checkpoint of `store` where there is one, else `model_folder`. Blocking; made by `threads.run`.
+    lora: train adapters; where `pretrains`, from `adapt` on, and every weight before it."""
 
     def __init__(
         self,
-        context: Context,
+        threads: ComputeThreads,
         store: CheckpointStore,
         model_folder: Path,
         *,
@@ -55,26 +54,22 @@ class Workbench:
         adam: AdamSettings,
         autocast: str,
         device: str,
-        num_threads: int | None,
         seed: int,
         lora: LoraSettings | None = None,
         pretrains: bool = False,
     ) -> None:
         from transformers import AutoTokenizer
 
-        self._context = context
+        self._threads = threads
         self._store = store
-        self._num_threads = num_threads
         self._autocast = autocast
         self._lora = lora
         self._adam = adam
         self._objective = objective
         self._aggregation = aggregation
-        self._busy = threading.Lock()
         self._observer: Policy | None = None
         self.packing = packing
         self.progress = Progress()
-        self._set_threads()
         store.clean()
         checkpoint = store.latest()
         self.resumed_from = checkpoint
@@ -98,8 +93,8 @@ class Workbench:
             self._resume(checkpoint)
 
     async def run(self, label: str, function: Callable[..., T], *args: Any) -> T:
-        """In the worker thread, alone; the time counts as busy under `label`."""
-        return await self._context.run_blocking(self._alone, function, *args, label=label)
+        """See ComputeThreads."""
+        return await self._threads.run(label, function, *args)
 
     async def adapt(self) -> None:
         """After `pretrain`: what it trained is the base from now on. Nothing without `lora`, or where it was done."""
@@ -150,23 +145,21 @@ class Workbench:
 
     def observe(
         self, sequences: list[TrainSequence], autocasts: Sequence[str]
-    ) -> Callable[[], dict[str, list[np.ndarray]]]:
-        """Log-probs under the weights of this moment, by each autocast, to be computed by what is returned: in any
-        thread, once, and soon, for the optimizer waits for it. Called in `run`, and by one who does call what it
-        returns."""
+    ) -> Callable[[], Awaitable[dict[str, list[np.ndarray]]]]:
+        """Log-probs under the weights of this moment, by each autocast. What is returned computes them beside training,
+        and is to be awaited once, and soon: the optimizer waits for it. Called in `run`."""
         if self._observer is None or not self._observer.observes(self.policy):
             self._observer = self.policy.observer()
         observer, hold = self._observer, self.policy.holds.take()
 
         def compute() -> dict[str, list[np.ndarray]]:
             with hold:
-                self._set_threads()
                 return {
                     autocast: sequence_logprobs(observer.under(autocast), sequences, self.packing)
                     for autocast in autocasts
                 }
 
-        return compute
+        return lambda: self._threads.run_beside("update probe", compute)
 
     async def reference(self) -> TokenLogprobs:
         """The policy as it was when `rl` began: the base below the adapters, or a frozen copy, kept on disk so that a
@@ -198,15 +191,6 @@ class Workbench:
         self.trainer.optimizer.load_state_dict(state["optimizer"])
         self.progress = Progress(**state["progress"])
         torch.set_rng_state(state["torch_rng"])
-
-    def _alone(self, function: Callable[..., T], *args: Any) -> T:
-        with self._busy:
-            self._set_threads()
-            return function(*args)
-
-    def _set_threads(self) -> None:
-        if self._num_threads is not None and torch.get_num_threads() != self._num_threads:
-            torch.set_num_threads(self._num_threads)
 
 
 def _check_kind(checkpoint: Path, lora: LoraSettings | None) -> None:

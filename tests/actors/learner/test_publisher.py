@@ -155,7 +155,11 @@ def test_the_probe_is_begun_where_weights_are_staged_and_computed_after_training
 
         def begin(version: int) -> Any:
             begun.append(version)
-            return (lambda: Probe((1, 2), (-1.0,), 0.1)) if version == 2 else None
+            return compute if version == 2 else None
+
+        async def compute() -> Probe:
+            context.labels.append("update probe")
+            return Probe((1, 2), (-1.0,), 0.1)
 
         publisher, context, _ = make(probe=begin)
         await publisher.publish(0)
