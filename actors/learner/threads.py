@@ -1,9 +1,8 @@
 """The learner's two threads that compute: the worker thread, with every core it may have, for all that changes weights,
 one job at a time; and one beside it, of a single core, for what only reads them.
 
-No third: torch gives each thread that computes OpenMP workers of its own. Once there are more of them than cores,
-OpenMP puts them to sleep between any two operations instead of letting them wait; on 2 cores the many small copies of
-staging took 64 ms for SmolLM2 where they take 46.
+No third: torch gives each thread that computes with several cores OpenMP workers of its own, and more of them than
+cores stand in each other's way.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from typing import Any, TypeVar
 from headrace.transport import Context
 
 T = TypeVar("T")
-
-_START_S = 60.0
 
 
 class ComputeThreads:
@@ -41,13 +38,8 @@ class ComputeThreads:
         """In the worker thread."""
         import torch
 
-        num_threads = self._num_threads or torch.get_num_threads()
-        self._beside.submit(_be_narrow).result(_START_S)
-        torch.set_num_threads(num_threads)  # said last, it is also what other threads of this process begin with
+        from headrace.transport.weights.narrow_threads import narrowed  # imports torch
 
-
-def _be_narrow() -> None:
-    import torch
-
-    torch.get_num_threads()  # the first call of a thread takes over what was said last, whatever this one was told
-    torch.set_num_threads(1)
+        if self._num_threads is not None:
+            torch.set_num_threads(self._num_threads)
+        narrowed(self._beside, 1)

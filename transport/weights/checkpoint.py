@@ -28,6 +28,7 @@ from headrace.transport.weights.carrier import SenderSettings, StagedVersion
 from headrace.transport.weights.checksum import compare
 from headrace.transport.weights.layout import DTYPES, build_layout, flatten_into, unflatten
 from headrace.transport.weights.manifest import Manifest, TensorSpec, WeightsMismatch
+from headrace.transport.weights.parallel_copy import ParallelCopy
 from headrace.transport.weights.staged import MemoryBuffer, StagedCopy
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class CheckpointSender:
         self._model_folder = settings.model_folder
         self._bucket_bytes = settings.bucket_bytes
         self._max_shard_bytes = max_shard_bytes
+        self._copy = ParallelCopy()
         self._pool = BufferPool(settings.num_buffers, self._make)
         self._started = False
 
@@ -61,7 +63,7 @@ class CheckpointSender:
         with self._pool.filling(layout.nbytes, version) as buffer:
             if buffer is None:
                 return None
-            flatten_into(buffer.bytes, tensors, layout)
+            flatten_into(buffer.bytes, tensors, layout, self._copy)
         views = dict(unflatten(layout, buffer.bytes, include_tied=False))
         location = self.folder / f"{_VERSION}{version:06d}"
         return StagedCopy(

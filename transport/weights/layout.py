@@ -6,13 +6,14 @@ chooses, whatever memory a receiver has; a tensor may span several. Never touche
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from headrace.transport.weights.manifest import FLOAT_DTYPES, Bucket, Expected, Manifest, TensorSpec
+from headrace.transport.weights.parallel_copy import Pair, copy_each
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -125,11 +126,14 @@ def _identity(tensor: Tensor) -> tuple[object, ...] | None:
     return (*place, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
 
-def flatten_into(buffer: Tensor, tensors: Mapping[str, Tensor], layout: Layout) -> None:
+def flatten_into(
+    buffer: Tensor,
+    tensors: Mapping[str, Tensor],
+    layout: Layout,
+    copy: Callable[[Iterable[Pair]], None] = copy_each,
+) -> None:
     """Copy (and convert) every tensor into `buffer` (uint8[>= layout.nbytes]). Strided and device tensors are fine."""
-    with torch.no_grad():
-        for spec in layout.tensors:
-            _view(buffer, spec).copy_(tensors[spec.name].detach())
+    copy((_view(buffer, spec), tensors[spec.name].detach()) for spec in layout.tensors)
 
 
 def unflatten(manifest: Manifest | Layout, buffer: Tensor, *, include_tied: bool) -> Iterator[tuple[str, Tensor]]:

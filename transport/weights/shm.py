@@ -19,6 +19,7 @@ from headrace.transport.weights.carrier import SenderSettings, StagedVersion
 from headrace.transport.weights.checksum import checksums, verify
 from headrace.transport.weights.layout import build_layout, flatten_into, unflatten
 from headrace.transport.weights.manifest import Manifest, WeightsMismatch
+from headrace.transport.weights.parallel_copy import ParallelCopy
 from headrace.transport.weights.segment import DIRECTORY, HEADER_BYTES, OVERWRITING, SegmentFiles, read_stamp
 from headrace.transport.weights.staged import StagedCopy
 
@@ -35,6 +36,7 @@ class ShmWriter:
 
     def __init__(self, settings: SenderSettings, *, directory: Path = DIRECTORY) -> None:
         self._bucket_bytes = settings.bucket_bytes
+        self._copy = ParallelCopy()
         self._pool = BufferPool(settings.num_buffers, SegmentFiles(settings.run_id, directory).create)
 
     @property
@@ -50,7 +52,8 @@ class ShmWriter:
             if segment is None:
                 return None
             segment.stamp(OVERWRITING)
-            flatten_into(torch.frombuffer(segment.map, dtype=torch.uint8, offset=HEADER_BYTES), tensors, layout)
+            inside = torch.frombuffer(segment.map, dtype=torch.uint8, offset=HEADER_BYTES)
+            flatten_into(inside, tensors, layout, self._copy)
             segment.stamp(version)
 
         def sums() -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from headrace.transport.weights.collective.communicator import GroupBroken, make
 from headrace.transport.weights.collective.rank import Rank
 from headrace.transport.weights.layout import build_layout, flatten_into
 from headrace.transport.weights.manifest import Manifest, WeightsMismatch
+from headrace.transport.weights.parallel_copy import ParallelCopy
 from headrace.transport.weights.staged import MemoryBuffer, StagedCopy
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class CollectiveSender:
         self._backend = ""  # of the first group
         self._bucket_bytes = settings.bucket_bytes
         self.location = STAGED if settings.num_buffers > 1 else IN_PLACE
+        self._copy = ParallelCopy()
         self._pool = BufferPool(settings.num_buffers, lambda nbytes: MemoryBuffer(nbytes, settings.device))
         self._held: dict[int, tuple[Manifest, Tensor]] = {}
         self._rank = Rank(device=settings.device, bucket_bytes=settings.bucket_bytes)
@@ -50,7 +52,7 @@ class CollectiveSender:
         with self._pool.filling(layout.nbytes, version) as buffer:
             if buffer is None:
                 return None
-            flatten_into(buffer.bytes, tensors, layout)
+            flatten_into(buffer.bytes, tensors, layout, self._copy)
             if buffer.bytes.device.type != "cpu":
                 torch.cuda.synchronize(buffer.bytes.device)  # the broadcast has a stream of its own
         staged = buffer.bytes
