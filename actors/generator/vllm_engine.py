@@ -24,7 +24,6 @@ from headrace.actors.generator.limits import check_request
 from headrace.actors.generator.staged_weights import StagedWeights
 from headrace.actors.generator.vllm_group import WORKER, InWorkers
 from headrace.actors.generator.vllm_lora import VllmLora, check_no_adapter
-from headrace.actors.generator.vllm_queues import SLEEP_VARIABLE
 from headrace.actors.generator.vllm_requests import completion, sampling_params
 from headrace.actors.generator.vllm_weights import BACKEND
 from headrace.actors.generator.vllm_workers import VllmWorkers
@@ -104,7 +103,6 @@ class VllmEngine:
             "VLLM_LOGGING_LEVEL": log_level,
             "VLLM_CONFIGURE_LOGGING": "1",
             "VLLM_NO_USAGE_STATS": "1",
-            SLEEP_VARIABLE: "1",
         }
         if num_threads is not None:
             self._environment["OMP_NUM_THREADS"] = str(num_threads)

@@ -1,5 +1,4 @@
-"""The vLLM plug-in: tells every vLLM process that weights may arrive by our transports, and those of our own engines to
-sleep while they wait for each other.
+"""The vLLM plug-in: tells every vLLM process that weights may arrive by our transports.
 
 `register` is what the entry-point group `vllm.general_plugins` calls, in each of vLLM's processes. The class behind it
 lies in vllm_transfer.py and is imported only by a worker whose engine asked for it.
@@ -7,18 +6,12 @@ lies in vllm_transfer.py and is imported only by a worker whose engine asked for
 
 from __future__ import annotations
 
-import os
-
-from headrace.actors.generator.vllm_queues import SLEEP_VARIABLE, sleep_at_queues
-
 BACKEND = "headrace"
 """The name under `WeightTransferConfig(backend=…)`."""
 
 
 def register() -> None:
-    """Prepare this vLLM process. Idempotent: vLLM may load its plug-ins more than once."""
-    if os.environ.get(SLEEP_VARIABLE) == "1":
-        sleep_at_queues()
+    """Make the backend known to this vLLM process. Idempotent: vLLM may load its plug-ins more than once."""
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
     if BACKEND not in WeightTransferEngineFactory._registry:
