@@ -257,8 +257,11 @@ def _hydra_problem(error: Exception, key: str = "") -> Problem:
     group, _, wanted = name.rpartition("/")
     if group:
         key, first = key or group, repr(wanted)
+    known = [one for one in known if not one.startswith("_")]  # what the choices of a group have in common
     advice = " ".join(rest.partition("Config search path")[0].split())
-    fix = did_you_mean(wanted, known, advice or "see docs/configuration.md")
+    if known or not advice:
+        advice = "choose one of these; docs/configuration.md says what each is for"
+    fix = did_you_mean(wanted, known, advice)
     return Problem(key or name or "the configuration", first, listing(known) if known else "what configs/ holds", fix)
 
 
