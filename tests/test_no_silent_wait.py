@@ -50,7 +50,8 @@ WAITS_WITHOUT_DEADLINE = {
         "an engine's update; the parameter server's ask has a deadline",
     "actors/generator/actor.py Generator._alone: async with self._one_update": "as Generator._update",
     "actors/generator/actor.py Generator.until_idle: async with self._one_update": "as Generator._update",
-    "actors/learner/publisher.py Publisher._send: async with self._one_seal": "while a thread checksums a copy",
+    "actors/learner/publisher.py Publisher._send: await before.wait()":
+        "while threads compute a probe and checksum a copy of the version before",
     "actors/generator/actor.py Generator._alone: await work": "as Generator._update",
     "actors/generator/engine_sleep.py EngineSleep.awake: await asyncio.shield(self._waking)": "CHANGE_TIMEOUT_S",
     "actors/generator/engine_sleep.py EngineSleep.sleep: async with self._changing": "CHANGE_TIMEOUT_S at most",

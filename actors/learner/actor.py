@@ -47,7 +47,14 @@ from headrace.actors.messages import (
     WeightsReleased,
 )
 from headrace.transport import Context, PeerDown, PeerUp, TransportError, handles
-from headrace.transport.weights import ON_DEVICE, Probe, SenderSettings, WeightSender, make_sender
+from headrace.transport.weights import (
+    ON_DEVICE,
+    Probe,
+    SenderSettings,
+    WeightSender,
+    check_min_mb_per_s,
+    make_sender,
+)
 from headrace.transport.weights.carrier import SENDERS
 from headrace.transport.weights.collective import COLLECTIVE
 from headrace.transport.weights.collective.communicator import AUTO, BACKENDS
@@ -146,10 +153,10 @@ class Learner(WeightGroupRoot):
         for name, setting in (
             ("publish_timeout_s", publish_timeout_s),
             ("dispatcher_patience_s", dispatcher_patience_s),
-            ("weights_min_mb_per_s", weights_min_mb_per_s),
         ):
             if not setting > 0:
                 raise ValueError(f"learner.{name} must be > 0, got {setting}")
+        check_min_mb_per_s("learner.weights_min_mb_per_s", weights_min_mb_per_s)
         if autocast not in ("none", "bfloat16"):
             raise ValueError(f"learner.autocast must be none or bfloat16, got {autocast!r}")
         if weights_dtype is not None and weights_dtype not in FLOAT_DTYPES:

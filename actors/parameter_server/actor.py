@@ -44,7 +44,7 @@ from headrace.actors.parameter_server.round_runner import RoundRunner, RoundTime
 from headrace.actors.parameter_server.source import WeightSource
 from headrace.transport import Actor, Context, PeerDown, PeerLost, PeerUp, TransportError, handles, insist
 from headrace.transport.directory import role_of
-from headrace.transport.weights import Manifest
+from headrace.transport.weights import Manifest, check_min_mb_per_s
 
 logger = logging.getLogger(__name__)
 
@@ -81,12 +81,12 @@ class ParameterServer(Actor):
         for name, value in (
             ("stage_timeout_s", stage_timeout_s),
             ("commit_timeout_s", commit_timeout_s),
-            ("min_mb_per_s", min_mb_per_s),
             ("gather_timeout_s", gather_timeout_s),
             ("join_timeout_s", join_timeout_s),
         ):
             if not value > 0:
                 raise ValueError(f"parameter_server.{name} must be > 0, got {value}")
+        check_min_mb_per_s("parameter_server.min_mb_per_s", min_mb_per_s)
         if linger_s < 0:
             raise ValueError(f"parameter_server.linger_s must be >= 0, got {linger_s}; 0 waits for nobody")
         if generators == evaluators:

@@ -15,7 +15,7 @@ neither the newest (a late joiner needs that one) nor on the way to a member.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from headrace.transport.weights import Manifest
@@ -167,7 +167,8 @@ class Rollout:
     def publish(self, manifest: Manifest) -> list[Action]:
         """The learner staged a version. Raises ValueError where it is not above every earlier one; the newest once more
         (a learner that did not hear the answer) changes nothing."""
-        if manifest == self._manifests.get(self._newest):
+        known = self._manifests.get(self._newest)
+        if known is not None and replace(manifest, probe=None) == replace(known, probe=None):  # it may hold a NaN
             return []
         if manifest.version <= self._newest:
             raise ValueError(

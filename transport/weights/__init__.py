@@ -21,6 +21,7 @@ from headrace.transport.weights.manifest import (
     TensorSpec,
     WeightsMismatch,
     check_expected,
+    check_min_mb_per_s,
     same_weights,
 )
 
@@ -38,6 +39,7 @@ __all__ = [
     "WeightSender",
     "WeightsMismatch",
     "check_expected",
+    "check_min_mb_per_s",
     "make_sender",
     "open_weights",
     "same_weights",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+MIN_MB_PER_S = 1e-3
 FLOAT_DTYPES = frozenset({"float64", "float32", "float16", "bfloat16"})
 """What may be converted into one another. The float8 kinds travel, but as they are: without their scales their values
 mean nothing, so that a conversion would be wrong in silence."""
@@ -96,6 +97,14 @@ class Manifest:
         many megabytes: what a deadline allows beside its fixed part."""
         base = None if self.adapter is None else self.adapter.base
         return (self.nbytes + (0 if base is None else base.nbytes)) / (1e6 * min_mb_per_s)
+
+
+def check_min_mb_per_s(name: str, value: float) -> None:
+    """Raise ValueError where deadlines of Manifest.travel_s would be beyond what a clock can wait for."""
+    if not value >= MIN_MB_PER_S:
+        raise ValueError(
+            f"{name} must be >= {MIN_MB_PER_S:g}, got {value}; it is what the slowest link moves in a second"
+        )
 
 
 def same_weights(one: Manifest, other: Manifest) -> bool:

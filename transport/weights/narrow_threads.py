@@ -21,7 +21,9 @@ def narrowed(pool: ThreadPoolExecutor, num_threads: int) -> ThreadPoolExecutor:
         torch.set_num_threads(1)
         together.wait(_START_S)
 
-    for begun in [pool.submit(begin) for _ in range(num_threads)]:
-        begun.result(_START_S)
-    torch.set_num_threads(width)
+    try:
+        for begun in [pool.submit(begin) for _ in range(num_threads)]:
+            begun.result(_START_S)
+    finally:
+        torch.set_num_threads(width)
     return pool

@@ -7,6 +7,7 @@ tensors, took 69 ms on 2 cores beside 44 of a memcpy. Here each thread takes the
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +39,7 @@ class ParallelCopy:
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
-        self._num_threads = 0
+        self._made_for = (0, 0)  # process, number of threads
 
     def __call__(self, pairs: Iterable[Pair]) -> None:
         """Raises what a copy raises, once none is under way any more."""
@@ -46,9 +47,10 @@ class ParallelCopy:
         num_threads = torch.get_num_threads()
         if num_threads == 1 or not _is_worth_threads(pairs):
             return copy_each(pairs)
-        if self._pool is None or self._num_threads != num_threads:
+        wanted = (os.getpid(), num_threads)  # a forked child has none of its parent's threads
+        if self._pool is None or self._made_for != wanted:
             self._pool = narrowed(ThreadPoolExecutor(num_threads, "copy"), num_threads)
-            self._num_threads = num_threads
+            self._made_for = wanted
         pieces = _Pieces(pairs)
         copying = [self._pool.submit(copy_each, pieces) for _ in range(num_threads)]
         for error in [one.exception() for one in copying]:
@@ -73,7 +75,8 @@ class _Pieces:
 
 def _cut(pairs: Sequence[Pair]) -> Iterator[Pair]:
     for target, source in pairs:
-        if source.numel() > PIECE_ELEMENTS and source.is_contiguous() and target.is_contiguous():
+        whole = target.shape == source.shape and source.is_contiguous() and target.is_contiguous()
+        if whole and source.numel() > PIECE_ELEMENTS:
             cut = (torch.split(tensor.flatten(), PIECE_ELEMENTS) for tensor in (target, source))
             yield from zip(*cut, strict=True)
         else:

@@ -173,6 +173,27 @@ def test_the_probe_is_begun_where_weights_are_staged_and_computed_after_training
     run_virtual(main())
 
 
+def test_a_version_that_is_not_probed_does_not_overtake_one_that_is(make):
+    async def main() -> None:
+        computed = asyncio.Event()
+
+        async def compute() -> Probe:
+            await computed.wait()
+            return Probe((1, 2), (-1.0,), 0.1)
+
+        publisher, context, _ = make(probe=lambda version: compute if version == 1 else None)
+        first = asyncio.ensure_future(publisher.publish(0))
+        await asyncio.sleep(1)
+        second = asyncio.ensure_future(publisher.publish(1))
+        await asyncio.sleep(1)
+        assert context.heard == []
+        computed.set()
+        await asyncio.gather(first, second)
+        assert context.heard == [1, 2]
+
+    run_virtual(main())
+
+
 def test_a_server_that_stays_away_never_uses_the_buffers_up(make):
     """A version that was never announced gives its buffer to the next one; no number is used twice."""
 

@@ -68,6 +68,7 @@ def test_a_model_that_half_precision_moves_far_is_allowed_three_times_that_and_n
         ({"num_tokens": 1}, "num_tokens must be >= 2"),
         ({"every_updates": 0}, "every_updates"),
         ({"bound": 0.0}, "bound"),
+        ({"dtype": "nonsense"}, "dtype must be one of"),
     ],
 )
 def test_settings_are_checked(options, message) -> None:

@@ -311,7 +311,9 @@ def test_a_reused_version_is_refused() -> None:
 def test_settings_are_checked_at_construction() -> None:
     with pytest.raises(ValueError, match="stage_timeout_s must be > 0, got 0"):
         ParameterServer(stage_timeout_s=0)
-    with pytest.raises(ValueError, match="min_mb_per_s must be > 0, got nan"):
+    with pytest.raises(ValueError, match=r"parameter_server\.min_mb_per_s must be >= 0\.001, got nan"):
         ParameterServer(min_mb_per_s=float("nan"))
+    with pytest.raises(ValueError, match=r"min_mb_per_s must be >= 0\.001, got 1e-300"):
+        ParameterServer(min_mb_per_s=1e-300)
     with pytest.raises(ValueError, match="two roles, got 'generator' twice"):
         ParameterServer(evaluators="generator")

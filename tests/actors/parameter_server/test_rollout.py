@@ -10,11 +10,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.actors.parameter_server.rollout import Commit, Evicted, Release, Rollout, Served, Stage, Synced
-from headrace.transport.weights import Manifest
+from headrace.transport.weights import Manifest, Probe
 
 
 def manifest(version: int) -> Manifest:
     return Manifest(version, 10 * version, "shm", f"segment-{version}", 0, (), (), {})
+
+
+def test_the_newest_may_be_said_twice_even_where_its_probe_holds_what_equals_nothing() -> None:
+    rollout = Rollout()
+    for _ in range(2):
+        rollout.publish(replace(manifest(1), probe=Probe((1, 2), (float("nan"),), 0.1)))
+    with pytest.raises(ValueError, match="not above 1"):
+        rollout.publish(replace(manifest(1), location="another"))
 
 
 def test_a_version_goes_staged_committed_served() -> None:

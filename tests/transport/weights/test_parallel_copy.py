@@ -54,6 +54,15 @@ def test_what_one_copy_raises_is_raised_and_the_next_copies_are_whole() -> None:
     assert torch.equal(target, big)
 
 
+def test_shapes_count_as_they_do_for_torch() -> None:
+    copy, big = ParallelCopy(), torch.randn(2, PIECE_ELEMENTS)
+    with pytest.raises(RuntimeError, match="must match"):
+        copy([(torch.zeros(PIECE_ELEMENTS, 2), big)])
+    target = torch.zeros(3, 2, PIECE_ELEMENTS)
+    copy([(target, big)])
+    assert torch.equal(target, big.expand(3, 2, PIECE_ELEMENTS))
+
+
 def test_torch_computes_as_wide_as_before_in_threads_that_come_later() -> None:
     ParallelCopy()([(torch.zeros(PIECE_ELEMENTS), torch.randn(PIECE_ELEMENTS))])
     assert torch.get_num_threads() == 3
