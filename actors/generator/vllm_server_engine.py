@@ -214,7 +214,7 @@ class VllmServerEngine:
                 timings, _ = await self._life.unless_dead(self._switch(manifest, receive))
         except TimeoutError as error:
             text = (
-                f"version {manifest.version} had not arrived after {broadcast.timeout_s:g} s, its model is incomplete"
+                f"version {manifest.version} had not arrived after {broadcast.timeout_s:.3g} s, its model is incomplete"
             )
             raise self._life.dies(text) from error
         return timings

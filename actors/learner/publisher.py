@@ -328,7 +328,7 @@ class Publisher:
                 except TimeoutError as error:
                     if generators.members():
                         raise PublicationTimeout(
-                            f"{what} within {timeout_s:g} s, though {', '.join(generators.members())} live; is "
+                            f"{what} within {timeout_s:.4g} s, though {', '.join(generators.members())} live; is "
                             "the parameter server alive? (learner.publish_timeout_s sets the limit)"
                         ) from error
 

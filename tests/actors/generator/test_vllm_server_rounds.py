@@ -306,7 +306,7 @@ def test_a_worker_that_is_slow_past_the_deadline(play: Any) -> None:
         world.server.at_tensor[0, 2] = stop.stand
         try:
             await world.begin()
-            await world.until_dead(engine, "version 1 had not arrived after 1 s|while version 1 was loaded")
+            await world.until_dead(engine, r"version 1 had not arrived after 1\.01 s|while version 1 was loaded")
         finally:
             stop.over.set()
 
