@@ -98,10 +98,8 @@ def row(name: str, model_name: str, measured: dict[str, Any]) -> dict[str, Any]:
     last = 1 + learner["under_load_updates"]
     engine = [r for r in measured["records"] if r["stream"] == "weights" and r["step"] > 1]
     decoding, stepping = ([r for r in engine if (r["step"] <= last) == loaded] for loaded in (True, False))
-    learner_records = [r for r in measured["records"] if r["stream"] == "weights/learner" and r["step"] > 1]
+    learner_records = [r for r in measured["records"] if r["stream"] == "weights/learner" and r["step"] > last]
     sender = [r for r in learner_records if "learner_stage_s" in r["values"]]  # a broadcast has a record of its own
-
-    sender = [r for r in sender if r["step"] > last]
 
     def median(records: list[dict[str, Any]], key: str) -> float:
         return statistics.median(r["values"][key] for r in records)

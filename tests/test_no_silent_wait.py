@@ -50,7 +50,8 @@ WAITS_WITHOUT_DEADLINE = {
         "an engine's update; the parameter server's ask has a deadline",
     "actors/generator/actor.py Generator._alone: async with self._one_update": "as Generator._update",
     "actors/generator/actor.py Generator.until_idle: async with self._one_update": "as Generator._update",
-    "actors/learner/publisher.py Publisher._send: await before.wait()":
+    "actors/learner/publisher.py Publisher._send: await probing": "a short forward pass in a thread of its own",
+    "actors/learner/publisher.py Publisher._send: async with self._one_seal":
         "while threads compute a probe and checksum a copy of the version before",
     "actors/generator/actor.py Generator._alone: await work": "as Generator._update",
     "actors/generator/engine_sleep.py EngineSleep.awake: await asyncio.shield(self._waking)": "CHANGE_TIMEOUT_S",
@@ -98,6 +99,7 @@ WAITS_WITHOUT_DEADLINE = {
 }  # fmt: skip
 
 TASKS = {
+    "actors/learner/publisher.py Publisher._send": "its result is taken in the same call",
     "transport/stream_network.py _Outgoing.__init__": "kept; it catches and logs whatever a connection raises",
     "transport/cell.py ActorCell.start": "kept; its exception fails the actor",
     "transport/cell.py ActorCell.spawn": "kept; its exception fails the actor",

@@ -53,12 +53,11 @@ class PublicationTimeout(TimeoutError):
 @dataclass(frozen=True, slots=True)
 class _Staged:
     """A copy that is not sealed yet, the probe that goes with it, still to be computed, and how long the learner was
-    held up. turn: set once the version before this one is sealed; to be set once this one is."""
+    held up."""
 
     copy: StagedVersion
     probe: PendingProbe | None
     stage_s: float
-    turn: tuple[asyncio.Event, asyncio.Event] | None = None
 
 
 class Publisher:
@@ -101,8 +100,7 @@ class Publisher:
         self._changed = asyncio.Event()
         self._version, self._version_step, self._staged_at_s = 0, -1, 0.0
         self._newest: Manifest | None = None
-        self._last_turn = asyncio.Event()
-        self._last_turn.set()
+        self._one_seal = asyncio.Lock()
         self._unannounced: Manifest | None = None
         self._held: set[int] = set()
         self._server: str | None = None
@@ -228,8 +226,6 @@ class Publisher:
             self._unannounced = None
         staged: _Staged | None = await self._run("stage", self._stage_now, step)
         if staged is not None:
-            before, self._last_turn = self._last_turn, asyncio.Event()
-            staged = replace(staged, turn=(before, self._last_turn))
             self._withdrawing = False
             self._version, self._version_step = staged.copy.version, staged.copy.step
             self._staged_at_s = self._context.clock.time()
@@ -250,23 +246,25 @@ class Publisher:
     async def _send(self, staged: _Staged) -> None:
         """The learner may be training on meanwhile."""
         clock = self._context.clock
-        values, probe = {"learner_stage_s": staged.stage_s}, None
-        assert staged.turn is not None
-        before, done = staged.turn
-        try:
-            if staged.probe is not None:  # before any wait: the next step does not end until it is done
-                started_s = clock.time()
-                probe = await staged.probe()
-                values["learner_probe_s"] = clock.time() - started_s
-            await before.wait()  # versions are announced in their order, probed or not
+        values = {"learner_stage_s": staged.stage_s}
+
+        async def computed() -> Probe | None:
+            if staged.probe is None:
+                return None
+            started_s = clock.time()
+            probe = await staged.probe()
+            values["learner_probe_s"] = clock.time() - started_s
+            return probe
+
+        probing = asyncio.ensure_future(computed())  # before any wait: the next step does not end until it is done
+        async with self._one_seal:  # versions are announced in their order, probed or not
+            probe = await probing
             started_s = clock.time()
             sealed: Manifest = await self._context.run_blocking(staged.copy.seal, label="seal")
             values["learner_seal_s"] = clock.time() - started_s
             manifest = replace(sealed, probe=probe)
             self._newest = manifest
             self._held.add(manifest.version)
-        finally:
-            done.set()
         values["nbytes"] = float(manifest.nbytes)
         self._context.tell_soon(MONITOR, Metrics("weights/learner", "version", manifest.version, values))
         await self._announce(manifest)

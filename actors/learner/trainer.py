@@ -3,7 +3,7 @@
     loss = − sum over sequences s of weight_s · sum over trained tokens t of (J_t − penalty_t)
 
 The weights come from the whole set (see `aggregation`), so gradients do not depend on the split into micro-batches.
-Called in the learner's first compute thread by the stages.
+Called in the learner's worker thread by the stages.
 """
 
 from __future__ import annotations

@@ -42,8 +42,9 @@ class UpdateProbe:
             raise ValueError(f"update_probe.num_tokens must be >= 2, got {num_tokens}: the first one is not predicted")
         if every_updates < 1:
             raise ValueError(f"update_probe.every_updates must be >= 1, got {every_updates}")
-        if dtype not in (*BOUNDS, "auto"):
-            raise ValueError(f"update_probe.dtype must be one of {', '.join(BOUNDS)}, got {dtype!r}")
+        allowed = (*BOUNDS, "auto")
+        if dtype not in allowed:
+            raise ValueError(f"update_probe.dtype must be one of {', '.join(allowed)}, got {dtype!r}")
         if bound is not None and not bound > 0:
             raise ValueError(f"update_probe.bound must be > 0 or null, got {bound}")
         self._num_tokens = num_tokens
