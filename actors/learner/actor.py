@@ -217,7 +217,6 @@ class Learner(WeightGroupRoot):
         self._publish_timeout_s = publish_timeout_s
         self._weights_min_mb_per_s = weights_min_mb_per_s
         self._sender: WeightSender | None = None
-        self._saved: tuple[int, int] | None = None  # (step, version)
         self._bench: Workbench | None = None
         self._stages: asyncio.Task[None] | None = None
 
@@ -261,13 +260,13 @@ class Learner(WeightGroupRoot):
         self._stages = context.spawn(self._run(bench), "stages")
 
     async def on_stop(self) -> None:
-        """Save what would be lost, then take the staged weights away. A step under way is given up, not waited for."""
+        """Save what would be lost, then take the staged weights away. A step under way is given up, not waited for,
+        unless its optimizer is at work."""
         if self._stages is not None:
             self._stages.cancel()
         if self._bench is not None:
             self._bench.policy.interrupt()
-        if self._bench is not None and self._saved is not None and self._saved[0] != self._bench.progress.step:
-            await self._save(self._bench)
+            await self._bench.save_new_steps(self._publisher.version, self._publisher.version_step)
         if self._sender is not None:
             self._sender.close()
 
@@ -409,10 +408,6 @@ class Learner(WeightGroupRoot):
             await self._save(bench)
 
     async def _save(self, bench: Workbench) -> None:
-        now = (bench.progress.step, self._publisher.version)
-        if self._saved == now:
-            return
-        self._saved = now
         await bench.save(self._publisher.version, self._publisher.version_step)
 
     def _report(self, stream: str, step_name: str, step: float, figures: dict[str, Any]) -> None:

@@ -68,6 +68,7 @@ class Workbench:
         self._objective = objective
         self._aggregation = aggregation
         self._observer: Policy | None = None
+        self._saved: CheckpointInfo | None = None
         self.packing = packing
         self.progress = Progress()
         store.clean()
@@ -174,17 +175,29 @@ class Workbench:
         reference.model.requires_grad_(False)
         return reference
 
-    async def save(self, version: int, version_step: int) -> Path:
-        info = CheckpointInfo(self.progress.step, version, version_step)
-        return await self.run("checkpoint", self._save, info)
+    async def save(self, version: int, version_step: int) -> None:
+        """See CheckpointInfo. Nothing where the last one says the same."""
+        await self.run("checkpoint", self._save, version, version_step)
 
-    def _save(self, info: CheckpointInfo) -> Path:
+    async def save_new_steps(self, version: int, version_step: int) -> None:
+        """Nothing where no step was taken since the last checkpoint of this life, or there was none."""
+        await self.run("checkpoint", self._save_new_steps, version, version_step)
+
+    def _save_new_steps(self, version: int, version_step: int) -> None:
+        if self._saved is not None and self._saved.step != self.progress.step:
+            self._save(version, version_step)
+
+    def _save(self, version: int, version_step: int) -> None:
+        info = CheckpointInfo(self.progress.step, version, version_step)
+        if info == self._saved:
+            return
         state = {
             "optimizer": self.trainer.optimizer.state_dict(),
             "progress": asdict(self.progress),
             "torch_rng": torch.get_rng_state(),
         }
-        return self._store.save(info, self.policy.adapters or self.policy.model, state)
+        self._store.save(info, self.policy.adapters or self.policy.model, state)
+        self._saved = info
 
     def _resume(self, folder: Path) -> None:
         _, state = self._store.load_state(folder)

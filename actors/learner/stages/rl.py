@@ -23,9 +23,10 @@ from headrace.actors.learner.intake import Intake, take_in
 from headrace.actors.learner.making_room import EnginesAsleep
 from headrace.actors.learner.publisher import Publisher
 from headrace.actors.learner.schedule import LearningRate
+from headrace.actors.learner.sequence import TrainSequence
 from headrace.actors.learner.stages.settings import Progress, RlSettings
 from headrace.actors.learner.trained_log import TrainedLog
-from headrace.actors.learner.trainer import Trainer
+from headrace.actors.learner.trainer import StepReport, Trainer
 from headrace.actors.learner.versions import VersionLog
 from headrace.actors.messages import Batch, BatchTrained, NextBatch
 from headrace.transport import Clock
@@ -109,6 +110,7 @@ class RlStage:
     async def _train(self, batch: Batch, *, wait_s: float) -> None:
         clock = self._clock
         intake = take_in(batch.groups, self._advantage)
+        session_ids = acknowledged_ids(batch, intake)
         steps_done = self.progress.step
         figures = intake.figures()
         figures["seconds/wait"] = wait_s
@@ -119,17 +121,14 @@ class RlStage:
                 making_from_s = clock.time()
                 figures["engines_asleep"] = float(await self._room.begin())
                 figures["seconds/make_room"] = clock.time() - making_from_s
-            report = await self._run("train", self._trainer.step, intake.sequences, lr)
+            report = await self._run("train", self._step, intake.sequences, session_ids, lr)
             if self._room is not None:
                 await self._run("give memory back", self._room.end)
             figures |= step_figures(report, {**batch.version_steps, **self._versions.steps}, steps_done)
         else:
-            self.progress.num_skipped += 1
             logger.warning("nothing to train in a batch of %d groups: %s", intake.num_groups, dict(intake.refused))
-        self.progress.step += 1
-        trained = BatchTrained(self.progress.step, acknowledged_ids(batch, intake))
-        self._trained.append(trained.step, trained.session_ids)
-        await self._dispatcher.ask(trained, timeout_s=REPLY_GRACE_S)
+            await self._run("train", self._skip, session_ids)
+        await self._dispatcher.ask(BatchTrained(self.progress.step, session_ids), timeout_s=REPLY_GRACE_S)
         publishing_from_s = clock.time()
         await self._publish()
         figures["seconds/publish"] = clock.time() - publishing_from_s
@@ -137,6 +136,22 @@ class RlStage:
         figures |= self._publisher.figures()
         self._report(self.progress.step, figures)
         await self._after_step()
+
+    # In the worker thread, as all that reads weights there: a step is counted and recorded with the change that it
+    # made, so that whoever stages or saves these weights next names the step that they hold, come a stop when it may.
+
+    def _step(self, sequences: list[TrainSequence], session_ids: tuple[str, ...], lr: float) -> StepReport:
+        report = self._trainer.step(sequences, lr)
+        self._count(session_ids)
+        return report
+
+    def _skip(self, session_ids: tuple[str, ...]) -> None:
+        self.progress.num_skipped += 1
+        self._count(session_ids)
+
+    def _count(self, session_ids: tuple[str, ...]) -> None:
+        self.progress.step += 1
+        self._trained.append(self.progress.step, session_ids)
 
     async def _publish(self) -> None:
         if self._settings.mode == "async":

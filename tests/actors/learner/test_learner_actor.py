@@ -12,7 +12,9 @@ import json
 import logging
 import math
 import secrets
+import threading
 from collections import defaultdict
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,11 @@ from headrace.actors.learner.checkpoint import list_checkpoints, read_info
 from headrace.actors.learner.documents import GeneratedDocuments
 from headrace.actors.learner.kl import K2
 from headrace.actors.learner.lora import LoraSettings
+from headrace.actors.learner.optimizer import Optimizer
+from headrace.actors.learner.policy import Policy
 from headrace.actors.learner.probe import LogprobProbe
 from headrace.actors.learner.stages.pretrain import Pretrain
+from headrace.actors.learner.versions import VersionLog
 from headrace.actors.messages import (
     Accepted,
     Batch,
@@ -40,10 +45,11 @@ from headrace.actors.messages import (
     PublishWeights,
     TrainingFinished,
     VersionServed,
+    WeightsRefused,
     WeightsReleased,
 )
 from headrace.actors.session import Group, Sampling, SessionSpec, Task, Trajectory
-from headrace.transport import Actor, ActorFailed, Runtime, handles, run_virtual
+from headrace.transport import Actor, ActorFailed, Context, Runtime, handles, run_virtual
 from headrace.transport.weights import Manifest, open_weights
 
 PROMPT = np.array([20, 21, 22], dtype=np.int32)
@@ -261,6 +267,7 @@ def play(model_folder: Path, tmp_path: Path) -> Any:
         serve_s: float = 0.0,
         checkpoints: str = "checkpoints",
         stop_after_steps: int | None = None,
+        run: Callable[[Coroutine[Any, Any, None]], None] = run_virtual,
         **settings: Any,
     ) -> World:
         world = World(model_folder)
@@ -293,7 +300,7 @@ def play(model_folder: Path, tmp_path: Path) -> Any:
                 finished.cancel()
                 await runtime.stop()
 
-        run_virtual(main())
+        run(main())
         return world
 
     return go
@@ -523,3 +530,96 @@ def test_a_stopped_learner_saves_the_steps_since_its_last_checkpoint(play, tmp_p
     assert read_info(newest).step == len(world.trained) >= 2
     assert not world.finished
     assert not list(Path("/dev/shm").glob(f"*{world.run_id}*"))
+
+
+@pytest.fixture
+def during_optimizer(monkeypatch):
+    """`during_optimizer(n, then)`: `then` is called in the worker thread while the optimizer is at its n-th step.
+    Returns the weights after each step so far, as one vector."""
+
+    def set_up(number: int, then: Callable[[], None]) -> dict[int, torch.Tensor]:
+        after: dict[int, torch.Tensor] = {}
+        whole_step = Optimizer.step
+
+        def step(optimizer: Optimizer, lr: float) -> tuple[float, bool]:
+            done = whole_step(optimizer, lr)
+            after[len(after) + 1] = torch.cat([p.detach().flatten() for p in optimizer._parameters])
+            if len(after) == number:
+                then()
+            return done
+
+        monkeypatch.setattr(Optimizer, "step", step)
+        return after
+
+    return set_up
+
+
+def test_a_stop_while_the_optimizer_is_at_work_saves_that_step_under_its_own_number(
+    play, tmp_path, during_optimizer, monkeypatch
+):
+    """The dispatcher has not heard of it: the learner's next life tells it."""
+    record = tmp_path / "trained.jsonl"
+    stopping = threading.Event()
+    interrupt = Policy.interrupt
+    monkeypatch.setattr(Policy, "interrupt", lambda policy: (interrupt(policy), stopping.set()))
+    peers: list[StoppingDispatcher] = []
+
+    class StoppingDispatcher(FakeDispatcher):
+        async def on_start(self, context: Context) -> None:
+            self.loop = asyncio.get_running_loop()
+            peers.append(self)
+
+        def stop_run(self) -> None:
+            """In the learner's worker thread, which it holds until the learner is being stopped."""
+            self.loop.call_soon_threadsafe(self.done.set)
+            assert stopping.wait(60)
+
+    after = during_optimizer(3, lambda: peers[0].stop_run())
+    settings: dict[str, Any] = {"dispatcher": StoppingDispatcher, "run": asyncio.run, "trained_path": str(record)}
+    first = play(**settings, stop_after_steps=100, max_steps=100)
+    newest = list_checkpoints(tmp_path / "checkpoints")[-1]
+    saved = torch.cat([p.detach().flatten() for p in Policy.load(newest).model.parameters()])
+    assert read_info(newest).step == 3
+    assert torch.equal(saved, after[3])
+    assert [trained.step for trained in first.trained] == [1, 2]
+    assert [json.loads(line)["step"] for line in record.read_text().splitlines()] == [1, 2, 3]
+    second = play(**settings, max_steps=4)
+    assert [trained.step for trained in second.trained] == [3, 4]
+    assert second.asked == [3]
+
+
+def test_weights_that_are_published_anew_during_a_step_name_the_step_that_they_hold(
+    play, during_optimizer, monkeypatch
+):
+    peers: list[RefusingParameterServer] = []
+    staged = threading.Event()
+    claim = VersionLog.claim
+    monkeypatch.setattr(VersionLog, "claim", lambda log, step: (claim(log, step), log.newest > 1 and staged.set())[0])
+
+    class RefusingParameterServer(FakeParameterServer):
+        async def on_start(self, context: Context) -> None:
+            self.loop = asyncio.get_running_loop()
+            self.held: dict[int, tuple[int, dict[str, torch.Tensor]]] = {}
+            peers.append(self)
+
+        def refuse_newest(self) -> None:
+            """In the learner's worker thread, which it holds until the learner has heard it; and from there the event
+            loop is held until the worker thread has come to the weights."""
+            refusal = WeightsRefused(self.world.version, "a fault of the test")
+            refused = self.context.ask("learner", refusal, timeout_s=60)
+            asyncio.run_coroutine_threadsafe(refused, self.loop).result(60)
+            self.loop.call_soon_threadsafe(staged.wait, 60)
+
+        async def serve(self, message: PublishWeights) -> None:
+            self.held[message.manifest.version] = message.manifest.step, read(message.manifest)
+            await super().serve(message)
+
+    after = during_optimizer(3, lambda: peers[0].refuse_newest())
+    world = play(
+        server=RefusingParameterServer, run=asyncio.run, max_steps=5, weights_buffers=4, weights_every_steps=100
+    )
+    names = [name for name, _ in world.model.named_parameters()]
+    assert len(world.published) == 3, "the first, the last, and between them one anew"
+    for version, (step, tensors) in peers[0].held.items():
+        weights = torch.cat([tensors[name].flatten() for name in names])
+        assert step == 0 or torch.equal(weights, after[step]), f"version {version}"
