@@ -1,6 +1,7 @@
 """What must hold between keys of a resolved configuration. Pure; a key that is absent is not checked.
 
-Each rule is one function: config → problems. What concerns one class alone is that class's constructor's to check.
+Each rule is one function: config → problems. What concerns one class alone is that class's constructor's to check;
+where processes are placed is checked in placement_checks.py.
 """
 
 from __future__ import annotations
@@ -11,12 +12,10 @@ from typing import Any
 
 from headrace.launch.problems import Problem, did_you_mean, listing, shorten
 from headrace.launch.start_order import DEFAULT_ORDER
-from headrace.launch.topology import ProcessPlan, count_actors
 
-NEEDED_ROLES = ("dispatcher", "environment", "generator", "grader", "learner", "parameter_server")
-SINGLE_ROLES = ("dispatcher", "learner", "parameter_server", "monitor")
-TRAINING_ROLES = ("dispatcher", "learner")
-"""Where one of these is placed, the run is a training run: without the others it would wait for ever."""
+ENGINE_ROLES = ("generator", "evaluator")
+VLLM = "headrace.actors.generator.vllm_engine.VllmEngine"
+LOCAL_LAUNCHER = "headrace.launch.local.LocalLauncher"
 
 MAX_SEED = 2**32 - 1
 """the largest that every library takes (numpy's is the narrowest)"""
@@ -188,96 +187,3 @@ RULES: tuple[Callable[[Mapping[str, Any]], list[Problem]], ...] = (
 def check_values(config: Mapping[str, Any]) -> list[Problem]:
     """Every rule's problems."""
     return [problem for rule in RULES for problem in rule(config)]
-
-
-ENGINE_ROLES = ("generator", "evaluator")
-VLLM = "headrace.actors.generator.vllm_engine.VllmEngine"
-LOCAL_LAUNCHER = "headrace.launch.local.LocalLauncher"
-
-
-def roles_together(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Roles that must be on one node, wherever that is: with weights=stream the parameter server reads what the learner
-    staged in its host's memory."""
-    return ("learner", "parameter_server") if value_at(config, "weights.transport") == "stream" else ()
-
-
-def check_relays(processes: tuple[ProcessPlan, ...], config: Mapping[str, Any]) -> list[Problem]:
-    """With weights=stream: the parameter server reads the learner's memory, and a host of engines has one relay."""
-    if value_at(config, "weights.transport") != "stream":
-        return []
-    on: dict[str, list[str]] = {}
-    for process in processes:
-        on.setdefault(process.role, []).extend(process.node for _ in process.actors)
-    learner = on.get("learner", [])
-    problems = [
-        Problem(
-            f"topology.nodes.{node}.actors.parameter_server",
-            f"on node {node}",
-            f"on the learner's node, {learner[0]}, with weights.transport=stream",
-            f"move it to topology.nodes.{learner[0]}.actors: it gives other hosts what the learner staged",
-        )
-        for node in on.get("parameter_server", [])
-        if learner and node not in learner
-    ]
-    far = {node for role in ENGINE_ROLES for node in on.get(role, []) if node not in learner}
-    for node in sorted(far) if learner else []:
-        count = on.get("relay", []).count(node)
-        if count != 1:
-            allowed = "1 on a node that has engines and no learner, with weights.transport=stream"
-            fix = "write relay: {count: 1}, or use weights=shm where one host plays all nodes"
-            problems.append(Problem(f"topology.nodes.{node}.actors.relay.count", str(count), allowed, fix))
-    return problems
-
-
-def check_one_gpu(processes: tuple[ProcessPlan, ...], config: Mapping[str, Any]) -> list[Problem]:
-    """With weights=ipc: the learner is on a GPU, and every engine is vLLM on the same one."""
-    learner = next((process for process in processes if process.role == "learner"), None)
-    if value_at(config, "weights.transport") != "ipc" or learner is None:
-        return []
-    given, fix = "'ipc'", "use weights=shm, or topology=one_gpu learner.device=cuda evaluator/engine=vllm"
-    device = value_at(config, "learner.device")
-    if not str(device).startswith("cuda"):
-        allowed = f"shm, stream, checkpoint or nccl, as learner.device is {shorten(device)}"
-        return [Problem("weights.transport", given, allowed, fix)]
-    for process in processes:
-        if process.role not in ENGINE_ROLES:
-            continue
-        place = f"{process.name} has {'GPU ' + ', '.join(process.devices) if process.devices else 'no GPU'}"
-        has = f"the learner {'GPU ' + ', '.join(learner.devices) if learner.devices else 'none by the topology'}"
-        if process.node != learner.node or process.devices != learner.devices:
-            return [Problem("weights.transport", given, f"shm or nccl, as {place} and {has}", fix)]
-        engine = value_at(config, f"{process.role}.engine._target_")
-        if engine != VLLM:
-            allowed = f"shm, as {process.role}.engine is {shorten(engine)}, which cannot map device memory"
-            return [Problem("weights.transport", given, allowed, f"{process.role}/engine=vllm, or weights=shm")]
-    return []
-
-
-def check_counts(processes: tuple[ProcessPlan, ...], config: Mapping[str, Any]) -> list[Problem]:
-    """At least one actor, at least one of each role that a training run needs, exactly one where two would disagree.
-
-    Topologies without a dispatcher and a learner (a benchmark, a system of custom actors) are their author's business.
-    """
-    counts = count_actors(processes)
-    if not counts:
-        return [
-            Problem("topology.nodes.*.actors", "no actors", "at least one", "give a node actors: {ROLE: {count: 1}}")
-        ]
-    problems = [
-        Problem(
-            f"topology.nodes.*.actors.{role}.count", str(counts[role]), "1 in all", "lower it: this role is not sharded"
-        )
-        for role in SINGLE_ROLES
-        if counts.get(role, 0) > 1
-    ]
-    if not counts.keys() & set(TRAINING_ROLES):
-        return problems
-    needed = [*NEEDED_ROLES]
-    if value_at(config, "evaluation.num_prompts"):
-        needed.append("evaluator")
-    problems += [
-        Problem(f"topology.nodes.*.actors.{role}.count", "0 in all", "1 or more", "give a node at least one")
-        for role in needed
-        if not counts.get(role)
-    ]
-    return problems

@@ -2,17 +2,35 @@
 machine: each process is on one living node or homeless, and no slot is given twice (but to those that share it).
 
 A lost node's processes become homeless; `settle` places those for which a living node has room: as many free slots as
-they need, which for a process without devices is any node. A role that has nobody left comes first. Some roles live
-together: whoever reads another's memory goes where that one goes. Called by run_nodes.py. What joins in mid-run is
+they need, which for a process without devices is any node. A role that has nobody left comes first. Some roles are
+bound to others: whoever reads another's memory goes where that one is. Called by run_nodes.py. What joins in mid-run is
 `add`ed; what leaves keeps its slots until it has ended, and is never homeless.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from headrace.launch.topology import ProcessPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Bonds:
+    """together: roles of which all are on one node. readers: roles that are only where one of `owners` or `carriers`
+    is. carriers: roles that go nowhere but where homeless readers fit that nobody serves yet."""
+
+    together: frozenset[str] = frozenset()
+    readers: frozenset[str] = frozenset()
+    owners: frozenset[str] = frozenset()
+    carriers: frozenset[str] = frozenset()
+
+    def serves(self, plans: Collection[ProcessPlan]) -> bool:
+        """Whether readers may be where these are."""
+        return any(plan.role in self.owners | self.carriers for plan in plans)
+
+
+NO_BONDS = Bonds()
 
 
 class Placement:
@@ -20,14 +38,13 @@ class Placement:
         self,
         processes: Sequence[ProcessPlan],
         devices: Mapping[str, Sequence[str]],
-        *,
-        together: Collection[str] = (),
+        bonds: Bonds = NO_BONDS,
     ) -> None:
         """`processes` in start order, each on its node and slots; `devices`: every node's slots. A node without
-        processes is a spare one. together: roles of which all are on one node."""
+        processes is a spare one."""
         self._plans = {plan.name: plan for plan in processes}
         self._devices = {node: tuple(slots) for node, slots in devices.items()}
-        self._together = frozenset(together)
+        self._bonds = bonds
         self._homeless: list[str] = []
         self._lost: set[str] = set()
         self._leaving: set[str] = set()
@@ -41,6 +58,12 @@ class Placement:
     def homeless(self) -> list[ProcessPlan]:
         """Processes that no node has room for, as they were placed last."""
         return [self._plans[name] for name in self._homeless]
+
+    @property
+    def unneeded(self) -> list[ProcessPlan]:
+        """Homeless carriers, where no reader is homeless."""
+        waiting = any(plan.role in self._bonds.readers for plan in self.homeless)
+        return [plan for plan in self.homeless if plan.role in self._bonds.carriers and not waiting]
 
     @property
     def plans(self) -> list[ProcessPlan]:
@@ -106,27 +129,57 @@ class Placement:
         while plan := self._next():
             node = self._room_for(plan)
             assert node is not None
-            slots = tuple(self.free_slots(node, shared=plan.shared)[: len(plan.devices)])
+            slots = self.free_slots(node, shared=plan.shared)
+            slots.sort(key=self.free_slots(node).__contains__)  # who shares goes to the others first
             self._homeless.remove(plan.name)
-            self._plans[plan.name] = moved = replace(plan, node=node, devices=slots)
+            self._plans[plan.name] = moved = replace(plan, node=node, devices=tuple(slots[: len(plan.devices)]))
             placed.append(moved)
         return placed
 
     def _next(self) -> ProcessPlan | None:
-        missing = self.roles_missing()
+        """Roles with nobody left first; of these, or of the others, carriers before the readers that wait for them, and
+        both after all else: an owner may make the one needless and serve the other."""
+        missing, bonds = self.roles_missing(), self._bonds
+        readers = {plan.role for plan in self.homeless if plan.role in bonds.readers}
+
+        def order(plan: ProcessPlan) -> tuple[bool, int]:
+            if plan.role in bonds.carriers:
+                return not readers & missing, 1
+            return plan.role not in missing, 2 * (plan.role in bonds.readers)
+
         with_room = [plan for plan in self.homeless if self._room_for(plan) is not None]
-        return min(with_room, key=lambda plan: plan.role not in missing, default=None)
+        return min(with_room, key=order, default=None)
 
     def _room_for(self, plan: ProcessPlan) -> str | None:
-        """The living node with the fewest processes among those with enough free slots, for it and those that must come
-        along; where one of these is already, only that node."""
-        fellows = [other for other in self.plans if plan.role in self._together and other.role in self._together]
-        homeless = {plan.name: plan} | {other.name: other for other in fellows if other.name in self._homeless}
-        homes = {other.node for other in fellows if other.name not in homeless}
-        fitting = [
-            node
-            for node in self.nodes
-            if (not homes or node in homes)
-            and all(len(self.free_slots(node, shared=p.shared)) >= len(p.devices) for p in homeless.values())
-        ]
+        """Of the living nodes where it may be and has room, the one with the fewest processes; for a carrier the one
+        with room for the most readers."""
+        bonds = self._bonds
+        along = [plan]
+        nodes = self.nodes
+        if plan.role in bonds.together:  # all that are homeless now, and to where the others are
+            fellows = [other for other in self.plans if other.role in bonds.together]
+            along = [other for other in fellows if other.name in self._homeless]
+            homes = {other.node for other in fellows if other.name not in self._homeless}
+            nodes = [node for node in nodes if not homes or node in homes]
+        elif plan.role in bonds.readers:
+            nodes = [node for node in nodes if bonds.serves(self.on(node))]
+        elif plan.role in bonds.carriers:
+            nodes = [node for node in nodes if not bonds.serves(self.on(node)) and self._num_readers_for(node)]
+        fitting = [node for node in nodes if self._fit(node, along)]
+        if plan.role in bonds.carriers:
+            return min(fitting, key=lambda node: (-self._num_readers_for(node), len(self.on(node))), default=None)
         return min(fitting, key=lambda node: len(self.on(node)), default=None)
+
+    def _fit(self, node: str, plans: Sequence[ProcessPlan]) -> bool:
+        """All of them at once."""
+        own = sum(len(plan.devices) for plan in plans if not plan.shared)
+        shared = max((len(plan.devices) for plan in plans if plan.shared), default=0)
+        return own <= len(self.free_slots(node)) and own + shared <= len(self.free_slots(node, shared=True))
+
+    def _num_readers_for(self, node: str) -> int:
+        """How many homeless readers the node has slots for."""
+        fitting: list[ProcessPlan] = []
+        for plan in self.homeless:
+            if plan.role in self._bonds.readers and self._fit(node, [*fitting, plan]):
+                fitting.append(plan)
+        return len(fitting)

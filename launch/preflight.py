@@ -19,9 +19,10 @@ from typing import Any
 from headrace.actors.grader.grading import why_unscorable
 from headrace.actors.session import Task
 from headrace.launch.building import build
-from headrace.launch.checks import check_counts, check_one_gpu, check_relays, check_values, value_at
+from headrace.launch.checks import check_values, value_at
 from headrace.launch.numbers import check_numbers
 from headrace.launch.parent_death import die_with_parent
+from headrace.launch.placement_checks import check_counts, check_one_gpu, check_relays
 from headrace.launch.preflight_result import BUILDING, RESULT
 from headrace.launch.problems import Problem, shorten
 from headrace.launch.run_folder import read_config, write_json

@@ -30,8 +30,9 @@ from headrace.transport import Context, DeadlineExceeded, PeerLost
 AGENT_START_TIMEOUT_S = 60.0
 TICK_S = 0.5
 LET_LEAVE_TIMEOUT_S = 30.0
-MISSABLE_ROLES = ("monitor",)
-"""A run goes on without any of these; of every other role the last one cannot be missed."""
+MISSABLE_ROLES = ("monitor", "relay")
+"""A run goes on without any of these; of every other role the last one cannot be missed. (Engines that miss their relay
+are homeless themselves.)"""
 
 
 class Loss(Protocol):
@@ -212,7 +213,7 @@ class RunNodes:
         for plan in self._placement.settle():
             self._console.say(f"{plan.name} is placed on {plan.node}: {occasion}")
             self._outboxes[plan.node].put(StartProcess(plan))
-        homeless = self._placement.homeless
+        homeless = [plan for plan in self._placement.homeless if plan not in self._placement.unneeded]
         returning = [node for node in self._state.names() if self._state.phase(node) == "backing_off"]
         if not homeless:
             return
@@ -224,7 +225,11 @@ class RunNodes:
         if not needed:
             self._on_smaller(f"{names} ({occasion}, and no other has room)")
             return
-        room = "no node is left" if not self._placement.nodes else "no other node has the devices that it needs"
+        room = (
+            "no node is left"
+            if not self._placement.nodes
+            else "no other node has the devices, or the relay, that it needs"
+        )
         what = ", ".join(plan.name for plan in homeless if plan.role in needed)
         reason = f"{what} cannot be missed and has no place: {occasion}, and {room}"
         self._on_failure(Escalate(homeless[0].name, reason, "", ""))

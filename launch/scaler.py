@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from headrace.launch.checks import SINGLE_ROLES, value_at
+from headrace.launch.checks import value_at
 from headrace.launch.console import Console
 from headrace.launch.membership import MembershipChange, append_change
 from headrace.launch.node_messages import KillProcess, ProcessEnded, StopProcess
 from headrace.launch.patience import Patience, Say
+from headrace.launch.placement_checks import SINGLE_ROLES
 from headrace.launch.run_nodes import RunNodes
 from headrace.launch.scaling import CannotScale, Wish, check_role, plan_steps
 from headrace.launch.serving_probe import first_version

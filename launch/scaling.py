@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.launch.checks import SINGLE_ROLES, check_counts
 from headrace.launch.job import EXIT_BAD_CONFIG, EXIT_CODES
+from headrace.launch.placement_checks import SINGLE_ROLES, check_counts, check_engines_reached
 from headrace.launch.problems import did_you_mean, listing
 from headrace.launch.topology import (
     LARGEST_COUNT,
@@ -181,7 +181,7 @@ def _check(config: Mapping[str, Any], processes: Sequence[ProcessPlan]) -> None:
         for role, count in counts.items():
             actors[role] = {"count": count}
     _, problems = plan_topology(topology, roles_of(config))
-    found = [*problems, *check_counts(tuple(processes), config)]
+    found = [*problems, *check_counts(tuple(processes), config), *check_engines_reached(processes, config)]
     if found:
         raise CannotScale("the run cannot become so: " + "; ".join(map(str, found)))
 

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.actors.messages import Accepted, RunFinished
-from headrace.launch.checks import roles_together
 from headrace.launch.ending_signals import outcome_of
 from headrace.launch.for_console import packages_of
 from headrace.launch.job import Job, Outcome
@@ -37,6 +36,7 @@ from headrace.launch.node_messages import (
     StopProcess,
 )
 from headrace.launch.placement import Placement
+from headrace.launch.placement_checks import bonds_of
 from headrace.launch.run_nodes import RunNodes
 from headrace.launch.scaler import Life, Scaler
 from headrace.launch.settings import SupervisorSettings
@@ -85,7 +85,7 @@ class Supervisor(Actor):
         self._console = job.console
         processes = in_start_order(job.processes, settings.start_order)
         self._nodes = RunNodes(
-            Placement(processes, devices_of(job.config["topology"]), together=roles_together(job.config)),
+            Placement(processes, devices_of(job.config["topology"]), bonds_of(job.config)),
             agents=agents,
             policy=settings.agent_policy,
             console=job.console,

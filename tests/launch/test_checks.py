@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.launch.checks import VLLM, check_counts, check_one_gpu, check_relays, check_values
-from headrace.launch.topology import ProcessPlan
+from headrace.launch.checks import check_values
 
 GOOD: dict[str, Any] = {
     "mode": "async",
@@ -95,87 +94,3 @@ def test_a_custom_role_may_be_restarted() -> None:
 def test_sync_contradicted_is_refused_and_not_rewritten() -> None:
     keys = {problem.key for problem in check_values(changed(mode="sync"))}
     assert keys == {"staleness.max_lag_versions", "weights.every_steps"}
-
-
-def test_counts_of_a_training_topology() -> None:
-    def plans(**counts: int) -> tuple[ProcessPlan, ...]:
-        return tuple(ProcessPlan(f"{r}-{i}", "n", r, (f"{r}/{i}",)) for r, n in counts.items() for i in range(n))
-
-    full = {"dispatcher": 1, "environment": 2, "generator": 1, "grader": 1, "learner": 1, "parameter_server": 1}
-    assert check_counts(plans(**full, evaluator=1), GOOD) == []
-    assert [p.key for p in check_counts(plans(**full), GOOD)] == ["topology.nodes.*.actors.evaluator.count"]
-    assert check_counts(plans(**full), changed(evaluation__num_prompts=0)) == []
-    assert [p.key for p in check_counts(plans(**full, evaluator=1, monitor=2), GOOD)] == [
-        "topology.nodes.*.actors.monitor.count"
-    ]
-    assert check_counts(plans(judge=3), GOOD) == []
-    assert check_counts(plans(generator=2), GOOD) == []
-
-
-def test_a_topology_that_would_idle_for_ever_is_refused() -> None:
-    assert [p.key for p in check_counts((), GOOD)] == ["topology.nodes.*.actors"]
-    without_learner = (ProcessPlan("dispatcher-0", "n", "dispatcher", ("dispatcher/0",)),)
-    keys = {p.key for p in check_counts(without_learner, GOOD)}
-    assert "topology.nodes.*.actors.learner.count" in keys
-
-
-def placed(**roles: str) -> tuple[ProcessPlan, ...]:
-    """One actor of each role on the nodes named, in a word: "a", "a b"."""
-    return tuple(
-        ProcessPlan(f"{role}-{i}", node, role, (f"{role}/{i}",))
-        for role, nodes in roles.items()
-        for i, node in enumerate(nodes.split())
-    )
-
-
-STREAM = {"weights": {"transport": "stream"}}
-
-
-def test_weights_for_other_hosts_need_a_relay_there_and_their_source_beside_the_learner() -> None:
-    whole = {"learner": "a", "parameter_server": "a", "generator": "a b", "evaluator": "c", "relay": "b c"}
-    assert check_relays(placed(**whole), STREAM) == []
-    assert check_relays(placed(learner="a", parameter_server="a", generator="a"), STREAM) == []
-    [elsewhere] = check_relays(placed(**whole | {"parameter_server": "b"}), STREAM)
-    assert elsewhere.key == "topology.nodes.b.actors.parameter_server"
-    assert "topology.nodes.a.actors" in elsewhere.fix
-    for relays, given in (("c", "0"), ("b b c", "2")):
-        [wrong] = check_relays(placed(**whole | {"relay": relays}), STREAM)
-        assert (wrong.key, wrong.given) == ("topology.nodes.b.actors.relay.count", given)
-        assert "relay: {count: 1}" in wrong.fix
-
-
-def test_other_means_need_no_relay() -> None:
-    assert (
-        check_relays(placed(learner="a", parameter_server="b", generator="b"), {"weights": {"transport": "shm"}}) == []
-    )
-
-
-@pytest.mark.parametrize(
-    ("device", "engines", "engine", "said"),
-    [
-        ("cuda", (("0",), ("0",)), VLLM, None),
-        ("cpu", (("0",), ("0",)), VLLM, "learner.device is 'cpu'"),
-        ("cuda", (("0",), ()), VLLM, "generator-1 has no GPU and the learner GPU 0"),
-        ("cuda", (("0",), ("1",)), VLLM, "generator-1 has GPU 1 and the learner GPU 0"),
-        ("cuda", (("0",), ("0",)), "x.Torch", "cannot map device memory"),
-    ],
-)
-def test_ipc_is_for_a_learner_and_engines_on_one_gpu(
-    device: str, engines: tuple[tuple[str, ...], ...], engine: str, said: str | None
-) -> None:
-    learner = ProcessPlan("learner-0", "n", "learner", ("learner/0",), ("0",), shared=True)
-    processes = [
-        ProcessPlan(f"generator-{i}", "n", "generator", (f"generator/{i}",), devices, shared=True)
-        for i, devices in enumerate(engines)
-    ]
-    config = {
-        "weights": {"transport": "ipc"},
-        "learner": {"device": device},
-        "generator": {"engine": {"_target_": engine}},
-    }
-    problems = check_one_gpu((learner, *processes), config)
-    assert [p.key for p in problems] == ([] if said is None else ["weights.transport"])
-    if said is not None:
-        assert said in problems[0].allowed
-        assert "weights=shm" in problems[0].fix
-    assert check_one_gpu((learner, *processes), {**config, "weights": {"transport": "shm"}}) == []

@@ -83,6 +83,13 @@ class TestJoining:
         (joining,) = steps(config, Wish("environment", 2, "b")).joining
         assert (joining.node, joining.threads) == ("b", 4)
 
+    def test_engines_join_where_weights_come_to(self) -> None:
+        config = config_of(a={}, b={"relay": {"count": 1}}, c={"grader": {"count": 1}})
+        config["weights"] = {"transport": "stream"}
+        assert steps(config, Wish("generator", 2, "b")).joining[0].node == "b"
+        with pytest.raises(CannotScale, match=r"topology.nodes.c.actors.relay.count: got 0"):
+            steps(config, Wish("generator", 2, "c"))
+
     def test_a_lost_node_cannot_be_joined_now(self) -> None:
         config = config_of(a={}, b={"generator": {"count": 1}})
         processes = processes_of(config)
