@@ -29,7 +29,8 @@ def build(config: Mapping[str, Any], key: str) -> tuple[Any, list[Problem]]:
 
 
 def _refusal(config: Mapping[str, Any], key: str, error: InstantiationException) -> Problem:
-    """Constructors begin with the name of the argument that they refuse ("learner.lr must be …"): that is the key."""
+    """Constructors begin with the name of the argument that they refuse: that is the key. ("learner.lr must be >= 0,
+    got -1; 0 trains nothing.")"""
     cause = error.__cause__ or error
     inner = re.search(r"^full_key: (\S+)$", str(error), re.MULTILINE)
     path = [key, *inner[1].split(".")] if inner else [key]
@@ -39,10 +40,14 @@ def _refusal(config: Mapping[str, Any], key: str, error: InstantiationException)
         if isinstance(node, Mapping) and name in node:
             path, node = [*path, name], node[name]
             given = node
-    text = f"{type(cause).__name__}: {cause}"
+    where, text = ".".join(path), str(cause)
     if given is target:  # it names no argument: no refusal, perhaps a defect
-        text += _place_of(cause)
-    return Problem(".".join(path), shorten(given), "what its constructor accepts", text)
+        reason = f"{type(cause).__name__}: {text}{_place_of(cause)}"
+        return Problem(where, shorten(given), "a configuration that its constructor takes", reason)
+    said = re.fullmatch(r"[\w.]+ must be (.+?), got (?:.*?)(?:[;:] (.+))?", text, re.DOTALL)
+    if said is None:
+        return Problem(where, shorten(given), "what the reason says", text)
+    return Problem(where, shorten(given), said[1], said[2] or "correct it")
 
 
 def _place_of(error: BaseException) -> str:

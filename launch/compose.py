@@ -36,7 +36,9 @@ class Composed:
     overrides: tuple[str, ...]
 
     def as_yaml(self, *, resolve: bool) -> str:
-        return str(OmegaConf.to_yaml(self.config, resolve=resolve))
+        """What only a run has stands in it as <run.dir> and <run.id>."""
+        config = self.resolve(dir="<run.dir>", id="<run.id>") if resolve else self.config
+        return str(OmegaConf.to_yaml(config))
 
     def resolve(self, **run: str) -> dict[str, Any]:
         """Plain containers, each interpolation replaced. `run` fills the root key `run` (dir, id, …)."""
@@ -67,10 +69,18 @@ def _origin(raw: object, key: str) -> str:
         if not isinstance(node, dict) or part not in node:
             return key
         node = node[part]
-        source = re.fullmatch(r"\$\{([\w.]+)\}", node) if isinstance(node, str) else None
-        if source:
-            return _origin(raw, ".".join([source[1], *parts[depth + 1 :]]))
+        source = re.fullmatch(r"\$\{(oc\.select:)?([\w.]+)(?(1),.*)\}", node) if isinstance(node, str) else None
+        if source and (not source[1] or _has(raw, source[2])):
+            return _origin(raw, ".".join([source[2], *parts[depth + 1 :]]))
     return key
+
+
+def _has(node: object, key: str) -> bool:
+    for part in key.split("."):
+        if not isinstance(node, dict) or part not in node:
+            return False
+        node = node[part]
+    return True
 
 
 def compose_config(

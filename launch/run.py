@@ -87,13 +87,15 @@ async def run_job(composed: Composed, console: Console, argv: Sequence[str]) -> 
     console.say(f"run folder {folder}")
     if reason := value_at(config, "weights.auto_reason"):
         console.say(f"weights travel by {value_at(config, 'weights.transport')}, chosen by weights=auto: {reason}")
+    processes, _ = plan_topology(config["topology"], roles_of(config))
+    if value_at(config, "weights.transport") == "stream" and not any(plan.role == "relay" for plan in processes):
+        console.say("weights=stream, but all engines share the learner's node: they read its memory, as with shm")
     root = folder.parent.parent
     point_latest(root, folder)
     facts = provenance(
         seed=int(config.get("seed", 0)), overrides=composed.overrides, data_hash=found["data_hash"], argv=argv
     )
     write_json(folder / "provenance.json", facts)
-    processes, _ = plan_topology(config["topology"], roles_of(config))
     started_s = time.monotonic()
     outcome = await launcher.launch(Job(folder, str(config["run"]["id"]), config, processes, console))
     write_json(

@@ -64,6 +64,10 @@ def point_latest(root: Path, folder: Path) -> None:
 def find_run(root: Path, run: str | None) -> Path:
     """The run that a user means: a path, or the newest. Raises FileNotFoundError that says what to give."""
     folder = Path(run) if run else root / LATEST
+    if not run and not folder.exists():
+        raise FileNotFoundError(
+            f"there is no run in {root} here yet; headrace launch begins one, or give the path of a run folder"
+        )
     if not (folder / "config.yaml").is_file():
         raise FileNotFoundError(
             f"{folder} is no run folder (it has no config.yaml); give the path of one, as in {root}/latest"

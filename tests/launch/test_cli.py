@@ -25,6 +25,21 @@ def test_the_composed_configuration_is_printed(capsys: pytest.CaptureFixture[str
     assert printed["dispatcher"]["seed"] == "${seed}"
 
 
+def test_the_resolved_configuration_is_printed_before_there_is_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "--cfg", "job", "--resolve", "experiment=smoke", "seed=7"]) == 0
+    printed: dict[str, Any] = yaml.safe_load(capsys.readouterr().out)
+    assert printed["dispatcher"]["seed"] == 7
+    assert printed["dispatcher"]["ledger_path"] == "<run.dir>/ledger.sqlite"
+    assert main(["launch", "--cfg", "job", "--resolve", "model=path"]) == 2
+    assert "set it: model.path=…" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["report", "scale"])
+def test_before_the_first_run_there_is_none(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command]) == 1
+    assert "there is no run in runs here yet; headrace launch begins one" in capsys.readouterr().err
+
+
 def test_multirun_composes_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["launch", "-m", "--cfg", "job", "seed=1,2"]) == 0
     assert [job["seed"] for job in yaml.safe_load_all(capsys.readouterr().out)] == [1, 2]
@@ -40,6 +55,11 @@ def test_multirun_composes_each(capsys: pytest.CaptureFixture[str]) -> None:
         (["launch", "mode=bogus"], "mode: got 'bogus'; allowed: async, sync;"),
         (["launch", "+run.dir=/tmp/x"], "run.dir: got '/tmp/x'; allowed: name, root; the launcher chooses"),
         (["launch", "launch.silence_s=0.5"], "launch.silence_s: got 0.5;"),
+        (
+            ["launch", "weights=nccl", "weights.communicator=foo"],
+            "weights.communicator: got 'foo'; allowed: one of auto",
+        ),
+        (["launch", "weights=shm", "learner.weights_communicator=x"], "learner.weights_communicator: got 'x'"),
     ],
 )
 def test_what_cannot_work_is_exit_code_2(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,11 +113,6 @@ def test_an_error_of_the_system_is_one_line_with_the_file(
     assert capsys.readouterr().err == (
         "headrace: No space left on device: runs/report.json; make room there, or set run.root to a folder with more\n"
     )
-
-
-def test_no_run_to_report(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report"]) == 1
-    assert "runs/latest" in capsys.readouterr().err
 
 
 @pytest.mark.slow
