@@ -39,6 +39,7 @@ def build_report(run_dir: Path | str) -> dict[str, Any]:
         "train_reward": sections.train_reward(run),
         "train_missing": sections.train_missing(run),
         "weight_updates": sections.weight_updates(run),
+        "relayed_weights": sections.relayed_weights(run),
         "update_pause_s": sections.update_seconds(run, "pause_s"),
         "update_load_s": sections.update_seconds(run, "load_s"),
         "lag_versions": histogram_summary(lags),

@@ -43,6 +43,13 @@ class RunFiles:
 
     def stream(self, name: str) -> list[MetricsRecord]:
         """The records of one stream in the order in which they came."""
+        return self._by_stream().get(name, [])
+
+    def streams(self, prefix: str) -> list[MetricsRecord]:
+        """Those of every stream whose name begins so."""
+        return [record for name, records in self._by_stream().items() if name.startswith(prefix) for record in records]
+
+    def _by_stream(self) -> dict[str, list[MetricsRecord]]:
         if self._streams is None:
             self._streams = {}
             for line in self._lines(self.folder / "metrics.jsonl"):
@@ -51,7 +58,7 @@ class RunFiles:
                     self.num_unreadable_lines += 1
                 else:
                     self._streams.setdefault(record.stream, []).append(record)
-        return self._streams.get(name, [])
+        return self._streams
 
     @property
     def last_time_s(self) -> float:

@@ -74,6 +74,14 @@ def weight_updates(run: RunFiles) -> dict[str, int]:
     }
 
 
+def relayed_weights(run: RunFiles) -> dict[str, int]:
+    """What came to relays, once a host: `fetches` of a version, `received_bytes` of messages, `nbytes` of weights. All
+    are 0 where nothing travels by messages."""
+    fetches = [record.values for record in run.streams("weights/relay-")]
+    sums = {name: int(sum(values.get(name, 0.0) for values in fetches)) for name in ("received_bytes", "nbytes")}
+    return {"fetches": len(fetches), **sums}
+
+
 def update_seconds(run: RunFiles, name: str) -> dict[str, float | None]:
     """Quantiles over generators and versions of `pause_s` or `load_s`."""
     return quantiles(values_of(run.stream("weights"), name))

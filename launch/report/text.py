@@ -54,6 +54,11 @@ def format_report(report: Mapping[str, Any]) -> str:
             f"{'balanced' if ledger['balanced'] else 'NOT BALANCED'}",
         ),
     ]
+    relayed = report["relayed_weights"]
+    if relayed["nbytes"]:
+        share = number(relayed["received_bytes"] / relayed["nbytes"], 3)
+        megabytes = f"{relayed['received_bytes'] / 1e6:.1f} MB for {relayed['nbytes'] / 1e6:.1f} MB of weights"
+        rows.append(("weights relayed", f"{relayed['fetches']} times, {megabytes} ({share})"))
     stalls = report["stalls"]
     if stalls["count"]:
         longest_s = number(stalls["longest_s"], 0)

@@ -81,6 +81,9 @@ def _metrics() -> list[dict[str, Any]]:
                 )
             )
     lines.append(record(61.0, "weights", "version", 40, failed=1, evictions_total=1))
+    lines.append(record(61.0, "weights/relay-0", "version", 40, received_bytes=1e6, nbytes=1e6))
+    lines.append(record(61.0, "weights/relay-0", "version", 41, received_bytes=2e5, nbytes=1e6))
+    lines.append(record(61.0, "weights/relay-1", "version", 41, received_bytes=2e5, nbytes=1e6))
     for version, step, mean in ((1, 0, 0.29), (26, 50, 0.6), (51, 100, 0.81)):
         lines.append(
             record(

@@ -48,6 +48,8 @@ def test_every_figure_is_what_the_folder_says(run_folder: Path) -> None:
     assert report["train_reward"][0] == [1, pytest.approx(0.305), 16]
     assert len(report["train_reward"]) == 100
     assert report["weight_updates"] == {"count": 50, "with_requests_running": 25, "failed": 1}
+    assert report["relayed_weights"] == {"fetches": 3, "received_bytes": 1_400_000, "nbytes": 3_000_000}
+    assert "3 times, 1.4 MB for 3.0 MB of weights (0.467)" in format_report(report)
     assert report["update_pause_s"]["max"] == pytest.approx(0.1)
     assert report["update_pause_s"]["p50"] == pytest.approx(0.051)
     assert report["update_load_s"]["max"] == pytest.approx(0.05)
