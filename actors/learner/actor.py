@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,12 +19,14 @@ from headrace.actors.learner.adapter_sender import AdapterSender
 from headrace.actors.learner.advantages import Advantage, Rloo
 from headrace.actors.learner.aggregation import Aggregation, TokenMean
 from headrace.actors.learner.checkpoint import CheckpointStore
+from headrace.actors.learner.corrections import Correction
 from headrace.actors.learner.dispatcher_link import DispatcherLink
 from headrace.actors.learner.kl import KlPenalty
 from headrace.actors.learner.lora import LoraSettings
 from headrace.actors.learner.making_room import EnginesAsleep
 from headrace.actors.learner.objectives import IsReinforce, Objective
 from headrace.actors.learner.packing import PackingSettings
+from headrace.actors.learner.penalties import RewardPenalty
 from headrace.actors.learner.probe import LogprobProbe
 from headrace.actors.learner.publisher import PARAMETER_SERVER, PendingProbe, Publisher
 from headrace.actors.learner.schedule import AdamSettings, LearningRate, Schedule
@@ -75,6 +77,9 @@ class Learner(WeightGroupRoot):
 
     mode: "sync" has every version served before the next batch. max_steps, max_wall_s: end the `rl` stage, whichever
     comes first. lr, lr_schedule, warmup_steps, min_lr_ratio: of the `rl` stage over max_steps; `pretrain` has its own.
+    objective, advantage, aggregation, corrections, penalties, kl: docs/algorithms.md; corrections and penalties by any
+    names of their own. num_minibatches, num_epochs: a batch is gone through so many times, each time in so many
+    updates; it stays one step.
     weights_every_steps, weights_every_s: steps, and seconds, between versions. weights_dtype: what travels ("bfloat16",
     …); None: as trained. weights_buffers: versions that may be staged at once. weights_bucket_bytes: of one checksum.
     weights_communicator: of a broadcast ("auto", "cupy", "memory"). weights_staging: False: one buffer, and each
@@ -101,6 +106,10 @@ class Learner(WeightGroupRoot):
         objective: Objective | None = None,
         advantage: Advantage | None = None,
         aggregation: Aggregation | None = None,
+        corrections: Mapping[str, Correction] | None = None,
+        penalties: Mapping[str, RewardPenalty] | None = None,
+        num_minibatches: int = 1,
+        num_epochs: int = 1,
         kl: KlPenalty | None = None,
         lr: float = 1e-6,
         lr_schedule: Schedule = "constant",
@@ -139,6 +148,8 @@ class Learner(WeightGroupRoot):
             ("weights_every_steps", weights_every_steps, 1),
             ("weights_bucket_bytes", weights_bucket_bytes, 64),
             ("checkpoint_every_steps", checkpoint_every_steps, 0),
+            ("num_minibatches", num_minibatches, 1),
+            ("num_epochs", num_epochs, 1),
             ("num_threads", 1 if num_threads is None else num_threads, 1),
         ):
             if value < least:
@@ -185,6 +196,17 @@ class Learner(WeightGroupRoot):
         self._adam = AdamSettings((betas[0], betas[1]), eps, weight_decay, clip_grad_norm)
         self._packing = PackingSettings(tokens_per_row, tokens_per_micro_batch)
         self._objective = objective or IsReinforce()
+        self._corrections = dict(corrections or {})
+        self._penalties = dict(penalties or {})
+        weights = [name for name, correction in self._corrections.items() if correction.kind == "weight"]
+        if weights and not self._objective.takes_weights:
+            raise ValueError(
+                f"learner.corrections must be masks with the objective {type(self._objective).__name__}, got the "
+                f"weight {', '.join(weights)}; it weighs by the ratio to the behaviour policy itself: twice would be wrong; "
+                "choose masks, or an objective built on rho alone (grpo, dapo, gspo, ppo)"
+            )
+        self._num_minibatches = num_minibatches
+        self._num_epochs = num_epochs
         self._advantage = advantage or Rloo()
         self._aggregation = aggregation or TokenMean()
         self._kl = kl
@@ -305,6 +327,9 @@ class Learner(WeightGroupRoot):
             self._model_folder,
             objective=self._objective,
             aggregation=self._aggregation,
+            corrections=self._corrections,
+            num_minibatches=self._num_minibatches,
+            num_epochs=self._num_epochs,
             packing=self._packing,
             adam=self._adam,
             autocast=self._autocast,
@@ -340,6 +365,7 @@ class Learner(WeightGroupRoot):
             trained=self._trained,
             trainer=bench.trainer,
             advantage=self._advantage,
+            penalties=self._penalties,
             learning_rate=self._learning_rate,
             publisher=self._publisher,
             versions=self._versions,

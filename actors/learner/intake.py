@@ -7,14 +7,28 @@ the loss. Nothing that is not finite passes. Every trajectory that is turned awa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
-from headrace.actors.learner.advantages.protocol import Advantage
+from headrace.actors.learner.advantages.protocol import Advantage, BatchRewards
+from headrace.actors.learner.figures.lag import token_lags
+from headrace.actors.learner.penalties.protocol import RewardPenalty
 from headrace.actors.learner.sequence import TrainSequence
 from headrace.actors.session import Group, Trajectory
+
+NO_PENALTIES: Mapping[str, RewardPenalty] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fit:
+    """A trajectory that may be trained, its group by number, and its reward with the penalties taken off."""
+
+    trajectory: Trajectory
+    group: int
+    reward: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +38,9 @@ class Intake:
     session_ids: of the sequences, in their order
     refused:     trajectories turned away, by reason
     rewards:     float64[K], the finite rewards of the batch, refused trajectories left out
-    dead_groups: groups of equal rewards, by kind: "all_pass" (>= 1), "all_fail" (<= 0), "all_equal" (between)
+    dead_groups: groups of equal rewards, by kind: "all_pass" (>= 1), "all_fail" (<= 0), "all_equal" (between);
+                 with penalties taken off
+    penalties:   mean of what each took off a reward
     """
 
     sequences: tuple[TrainSequence, ...]
@@ -33,6 +49,7 @@ class Intake:
     rewards: np.ndarray
     num_groups: int
     dead_groups: Counter[str]
+    penalties: Mapping[str, float] = field(default_factory=dict)
 
     def figures(self) -> dict[str, float]:
         """For the monitor. Rewards are absent, not 0, where the batch has none."""
@@ -44,51 +61,80 @@ class Intake:
                 f"intake/groups_{kind}": float(self.dead_groups[kind]) for kind in ("all_pass", "all_fail", "all_equal")
             },
         }
+        values |= {f"penalty/{name}": value for name, value in self.penalties.items()}
         if len(self.rewards):
             values["reward/mean"] = float(self.rewards.mean())
             values["reward/std"] = float(self.rewards.std())
         return values
 
 
-def take_in(groups: Iterable[Group], advantage: Advantage) -> Intake:
-    """Advantages are computed inside each group as it was handed out: by its id, never by its prompt."""
-    sequences: list[TrainSequence] = []
-    session_ids: list[str] = []
+def take_in(
+    groups: Iterable[Group],
+    advantage: Advantage,
+    *,
+    penalties: Mapping[str, RewardPenalty] = NO_PENALTIES,
+    version_steps: Mapping[int, int] | None = None,
+    steps_done: int = 0,
+) -> Intake:
+    """Advantages are computed inside each group as it was handed out: by its id, never by its prompt. `penalties` are
+    taken off the rewards before. version_steps: the optimizer step that each version holds; None: everything was
+    sampled by the weights that are trained."""
+    fit: list[_Fit] = []
     refused: Counter[str] = Counter()
-    dead_groups: Counter[str] = Counter()
     rewards: list[float] = []
+    taken: dict[str, list[float]] = {name: [] for name in penalties}
     num_groups = 0
-    for group in groups:
+    for number, group in enumerate(groups):
         num_groups += 1
-        fit: list[tuple[Trajectory, float]] = []
+        members: list[_Fit] = []
         for trajectory in group.trajectories:
             reason = refusal(trajectory)
             if reason is None and trajectory.reward is not None:
-                fit.append((trajectory, trajectory.reward))
+                penalty = {name: rule(trajectory) for name, rule in penalties.items()}
+                members.append(_Fit(trajectory, number, trajectory.reward - sum(penalty.values())))
+                for name, value in penalty.items():
+                    taken[name].append(value)
+                rewards.append(trajectory.reward)
             else:
                 refused[reason or "reward_missing"] += 1
-        rewards += [reward for _, reward in fit]
-        if len(fit) < max(advantage.min_rewards, 1):
-            refused["group_too_small"] += len(fit)
-            continue
-        rewards_G = np.array([reward for _, reward in fit], dtype=np.float64)
-        kind = dead_kind(rewards_G) if advantage.min_rewards > 1 else None
-        if kind is not None:
-            dead_groups[kind] += 1
-        advantages_G = advantage(rewards_G) if kind is None else np.zeros(len(fit))
-        if not np.isfinite(advantages_G).all():
-            refused["advantage_not_finite"] += len(fit)
-            continue
-        session_ids += [t.spec.session_id for t, _ in fit]
-        sequences += [_sequence(t, float(a)) for (t, _), a in zip(fit, advantages_G, strict=True)]
+        if len(members) < max(advantage.min_rewards, 1):
+            refused["group_too_small"] += len(members)
+        elif not np.isfinite([member.reward for member in members]).all():
+            refused["penalty_not_finite"] += len(members)
+        else:
+            fit += members
+    advantages_S, dead_groups = _advantages(fit, advantage)
+    finite = np.isfinite(advantages_S)
+    if not finite.all():
+        refused["advantage_not_finite"] += int((~finite).sum())
+    kept = [(member, float(a)) for member, a in zip(fit, advantages_S, strict=True) if np.isfinite(a)]
     return Intake(
-        sequences=tuple(sequences),
-        session_ids=tuple(session_ids),
+        sequences=tuple(_sequence(member, a, version_steps, steps_done) for member, a in kept),
+        session_ids=tuple(member.trajectory.spec.session_id for member, _ in kept),
         refused=refused,
         rewards=np.array(rewards, dtype=np.float64),
         num_groups=num_groups,
         dead_groups=dead_groups,
+        penalties={name: float(np.mean(values)) for name, values in taken.items() if values},
     )
+
+
+def _advantages(fit: Sequence[_Fit], advantage: Advantage) -> tuple[np.ndarray, Counter[str]]:
+    """float64[S], and the dead groups, whose advantages are exactly 0 where they have a baseline of siblings."""
+    dead_groups: Counter[str] = Counter()
+    if not fit:
+        return np.zeros(0), dead_groups
+    _, group_S = np.unique([member.group for member in fit], return_inverse=True)
+    rewards_S = np.array([member.reward for member in fit], dtype=np.float64)
+    classes_S = tuple(member.trajectory.spec.task.source for member in fit)
+    advantages_S = advantage(BatchRewards(rewards_S, group_S, classes_S))
+    if advantage.min_rewards > 1:
+        for group in range(int(group_S.max()) + 1):
+            kind = dead_kind(rewards_S[group_S == group])
+            if kind is not None:
+                dead_groups[kind] += 1
+                advantages_S = np.where(group_S == group, 0.0, advantages_S)
+    return advantages_S, dead_groups
 
 
 def refusal(trajectory: Trajectory) -> str | None:
@@ -120,7 +166,14 @@ def dead_kind(rewards_G: np.ndarray) -> str | None:
     return "all_fail" if highest <= 0 else "all_equal"
 
 
-def _sequence(trajectory: Trajectory, advantage: float) -> TrainSequence:
+def _sequence(
+    member: _Fit, advantage: float, version_steps: Mapping[int, int] | None, steps_done: int
+) -> TrainSequence:
+    trajectory = member.trajectory
+    lags = np.zeros(len(trajectory.token_ids), dtype=np.int32)
+    if version_steps is not None:
+        mask = trajectory.loss_mask
+        lags[mask] = token_lags(trajectory.versions[mask], version_steps, steps_done)
     return TrainSequence(
         token_ids=trajectory.token_ids,
         loss_mask=trajectory.loss_mask,
@@ -128,4 +181,7 @@ def _sequence(trajectory: Trajectory, advantage: float) -> TrainSequence:
         versions=trajectory.versions,
         advantage=advantage,
         temperature=trajectory.spec.sampling.temperature,
+        lags=lags,
+        group=member.group,
+        reward=member.reward,
     )

@@ -37,6 +37,10 @@ class Optimizer:
         self._adam.zero_grad(set_to_none=True)
         return norm, applied
 
+    def clear(self) -> None:
+        """Forget gradients that were accumulated."""
+        self._adam.zero_grad(set_to_none=True)
+
     def state_dict(self) -> dict[str, Any]:
         return self._adam.state_dict()
 

@@ -17,6 +17,9 @@ class TrainSequence:
     versions:    int32[T], version of the weights that sampled the token
     advantage:   A of the whole sequence
     temperature: the logits are divided by it before the log-softmax, as the engine did; > 0
+    lags:        int32[T], optimizer steps between the weights that sampled the token and the trained ones; None: 0
+    group:       number of its group within the batch
+    reward:      its reward, penalties taken off; 0 for a document
     """
 
     token_ids: np.ndarray
@@ -25,6 +28,9 @@ class TrainSequence:
     versions: np.ndarray
     advantage: float
     temperature: float = 1.0
+    lags: np.ndarray | None = None
+    group: int = 0
+    reward: float = 0.0
 
     def __post_init__(self) -> None:
         if not len(self.token_ids) == len(self.loss_mask) == len(self.logprobs) == len(self.versions):
@@ -37,6 +43,14 @@ class TrainSequence:
     @property
     def num_trained(self) -> int:
         return int(np.count_nonzero(self.loss_mask))
+
+    @property
+    def trained_lags(self) -> np.ndarray:
+        """int64[trained tokens]."""
+        if self.lags is None:
+            return np.zeros(self.num_trained, dtype=np.int64)
+        lags_N: np.ndarray = self.lags[self.loss_mask].astype(np.int64)
+        return lags_N
 
 
 def document_sequence(token_ids: np.ndarray) -> TrainSequence:

@@ -1,21 +1,27 @@
-"""One optimizer step over a set of sequences: pack, forward, objective, backward, clip, step. No actor, no I/O.
+"""What a batch does to the weights: pack, forward, objective, backward, clip, step. No actor, no I/O.
 
-    loss = − sum over sequences s of weight_s · sum over trained tokens t of (J_t − penalty_t)
+    loss = − sum over sequences s of weight_s · sum over trained tokens t of (correction_t · J_t − penalty_t)
 
-The weights come from the whole set (see `aggregation`), so gradients do not depend on the split into micro-batches.
+The weights come from all sequences of an update (see `aggregation`), so gradients do not depend on the split into
+micro-batches. One batch is one step, whose updates (epochs · mini-batches, one by default) share pi_old, the policy as
+it was when the step began: a forward pass of its own where there are several, else the very one that is trained.
 Called in the learner's worker thread by the stages.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 import torch
 
 from headrace.actors.learner.aggregation.protocol import Aggregation
+from headrace.actors.learner.corrections.protocol import Correction
+from headrace.actors.learner.credit import returns_to_go
 from headrace.actors.learner.kl.protocol import KlPenalty
 from headrace.actors.learner.objectives.protocol import Objective, TrainedTokens
 from headrace.actors.learner.optimizer import Optimizer
@@ -23,42 +29,65 @@ from headrace.actors.learner.packing import MicroBatch, PackingSettings, input_l
 from headrace.actors.learner.policy import Interrupted, Policy, TokenLogprobs
 from headrace.actors.learner.sequence import TrainSequence
 
+NO_CORRECTIONS: Mapping[str, Correction] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepReport:
-    """What one step saw. The arrays hold the N trained tokens of all micro-batches, in one order.
+    """What one step saw. The arrays hold the N trained tokens of the batch, in one order.
 
-    loss:        the loss before the step
-    penalty:     mean KL penalty of a token, coefficient included; 0 without one
-    applied:     whether the optimizer moved (not at lr 0, nor on a gradient that is not finite)
-    logprobs_N:  float32, log pi before the step; behaviour_N: float32, log mu; versions_N: int32; sequence_N: int64
+    loss:          over the first time that each sequence was trained, before each update; the mean over mini-batches
+    grad_norm:     before clipping; of several updates the largest
+    penalty:       mean KL penalty of a token, coefficient included; 0 without one
+    applied:       whether every update moved the weights (not at lr 0, nor on a gradient that is not finite)
+    num_updates:   optimizer updates; fewer than asked for where the learner was stopped meanwhile
+    num_trained:   tokens of all updates, of which num_clipped, num_masked
+    corrections:   by name, mean over tokens of what stands before the objective, and the fraction of tokens left out
+    logprobs_N:    float32, log pi_old; behaviour_N: float32, log mu; lags_N: int64; sequence_N: int64
     """
 
     loss: float
     grad_norm: float
     lr: float
     applied: bool
+    num_updates: int
     num_micro_batches: int
     num_positions: int
+    num_trained: int
     num_clipped: int
     num_masked: int
     penalty: float
     logprobs_N: np.ndarray
     behaviour_N: np.ndarray
-    versions_N: np.ndarray
+    lags_N: np.ndarray
     sequence_N: np.ndarray
+    corrections: dict[str, tuple[float, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prepared:
+    """Of each sequence of a batch, by trained token: A, and log pi_old where a pass of its own computed it. `penalty`:
+    what was taken off the rewards, summed over all tokens."""
+
+    advantages: list[np.ndarray]
+    proximal: list[np.ndarray] | None
+    penalty: float = 0.0
 
 
 @dataclass
 class _Sums:
     loss: float = 0.0
+    num_micro_batches: int = 0
     num_positions: int = 0
+    num_trained: int = 0
     num_clipped: int = 0
     num_masked: int = 0
     penalty: float = 0.0
-    logprobs: list[np.ndarray] = field(default_factory=list)
-    members: list[np.ndarray] = field(default_factory=list)
+    factors: dict[str, float] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
+    logprobs: dict[int, np.ndarray] = field(default_factory=dict)
+    """sequence → log pi of its trained tokens when it was first seen"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,10 +97,12 @@ class _LossTerms:
     masked_N: torch.Tensor
     penalty_N: torch.Tensor
     logprobs_N: torch.Tensor
+    factors: dict[str, torch.Tensor]
 
 
 class Trainer:
-    """Holds what one stage trains with; stages share the policy."""
+    """Holds what one stage trains with; stages share the policy. A batch is gone through `num_epochs` times, in
+    `num_minibatches` updates each time."""
 
     def __init__(
         self,
@@ -81,63 +112,117 @@ class Trainer:
         objective: Objective,
         aggregation: Aggregation,
         packing: PackingSettings,
+        corrections: Mapping[str, Correction] = NO_CORRECTIONS,
+        num_minibatches: int = 1,
+        num_epochs: int = 1,
     ) -> None:
         self.policy = policy
         self.optimizer = optimizer
         self._objective = objective
         self._aggregation = aggregation
         self._packing = packing
+        self._corrections = dict(corrections)
+        self._num_minibatches = num_minibatches
+        self._num_epochs = num_epochs
         self._kl: tuple[KlPenalty, TokenLogprobs] | None = None
 
     def penalise(self, kl: KlPenalty, reference: TokenLogprobs) -> None:
-        """From now on the loss holds the policy near `reference`, which nothing trains."""
+        """From now on the policy is held near `reference`, which nothing trains: by the loss, or by the reward."""
         self._kl = (kl, reference)
 
     def step(self, sequences: Sequence[TrainSequence], lr: float) -> StepReport:
         """Raises ValueError where `sequences` is empty: a mean over nothing does not exist; TimeoutError where somebody
-        reads the weights for ever."""
+        reads the weights for ever; Interrupted where the learner stops before the weights have changed."""
         if not sequences:
             raise ValueError("nothing to train on; the caller must leave this step out")
         started = time.perf_counter()
-        sums = self._accumulate(sequences)
+        prepared = self._prepare(sequences)
+        seconds = {"prepare": time.perf_counter() - started, "forward_backward": 0.0, "held": 0.0, "optimizer": 0.0}
+        sums, norms, all_applied = _Sums(), [], True
+        try:
+            for _ in range(self._num_epochs):
+                for part in minibatches(len(sequences), self._num_minibatches):
+                    norm, applied = self._update(sequences, part, prepared, lr, sums, seconds)
+                    norms.append(norm)
+                    all_applied &= applied
+        except Interrupted:
+            if not norms:
+                raise
+            self.optimizer.clear()  # what was applied is this step
+        return self._report(sequences, prepared, sums, seconds, lr=lr, norms=norms, applied=all_applied)
+
+    def _update(
+        self,
+        sequences: Sequence[TrainSequence],
+        part: Sequence[int],
+        prepared: _Prepared,
+        lr: float,
+        sums: _Sums,
+        seconds: dict[str, float],
+    ) -> tuple[float, bool]:
+        started = time.perf_counter()
+        self._accumulate(sequences, part, prepared, sums)
         computed = time.perf_counter()
         if not self.policy.holds.wait_released():
             raise Interrupted
         free = time.perf_counter()
-        grad_norm, applied = self.optimizer.step(lr)
-        stepped = time.perf_counter()
-        sequence_N = np.concatenate(sums.members)
+        norm, applied = self.optimizer.step(lr)
+        seconds["forward_backward"] += computed - started
+        seconds["held"] += free - computed
+        seconds["optimizer"] += time.perf_counter() - free
+        return norm, applied
+
+    def _report(
+        self,
+        sequences: Sequence[TrainSequence],
+        prepared: _Prepared,
+        sums: _Sums,
+        seconds: dict[str, float],
+        *,
+        lr: float,
+        norms: list[float],
+        applied: bool,
+    ) -> StepReport:
+        seen = sorted(sums.logprobs)
+        logprobs = [sums.logprobs[i] for i in seen]
+        num_tokens = sum(map(len, logprobs))
+        penalty = prepared.penalty / num_tokens if prepared.penalty else sums.penalty / sums.num_trained
         return StepReport(
-            loss=sums.loss,
-            grad_norm=grad_norm,
+            loss=sums.loss / min(len(norms), self._num_minibatches),
+            grad_norm=max(norms),
             lr=lr,
             applied=applied,
-            num_micro_batches=len(sums.members),
+            num_updates=len(norms),
+            num_micro_batches=sums.num_micro_batches,
             num_positions=sums.num_positions,
+            num_trained=sums.num_trained,
             num_clipped=sums.num_clipped,
             num_masked=sums.num_masked,
-            penalty=sums.penalty / len(sequence_N),
-            logprobs_N=np.concatenate(sums.logprobs),
-            behaviour_N=_in_order(sequences, sums.members, "logprobs"),
-            versions_N=_in_order(sequences, sums.members, "versions"),
-            sequence_N=sequence_N,
-            seconds={
-                "forward_backward": computed - started,
-                "held": free - computed,
-                "optimizer": stepped - free,
+            penalty=penalty,
+            logprobs_N=np.concatenate(logprobs),
+            behaviour_N=np.concatenate([sequences[i].logprobs[sequences[i].loss_mask] for i in seen]),
+            lags_N=np.concatenate([sequences[i].trained_lags for i in seen]),
+            sequence_N=np.repeat(seen, [len(part) for part in logprobs]),
+            corrections={
+                name: (sums.factors[name] / sums.num_trained, sums.left_out[name] / sums.num_trained)
+                for name in sums.factors
             },
+            seconds=seconds,
         )
 
     def backward(self, sequences: Sequence[TrainSequence]) -> float:
-        """Accumulate the gradients of the loss without stepping; returns the loss."""
-        return self._accumulate(sequences).loss
+        """Accumulate the gradients of the loss over all of them without stepping; returns the loss."""
+        sums = _Sums()
+        self._accumulate(sequences, range(len(sequences)), self._prepare(sequences), sums)
+        return sums.loss
 
     @torch.no_grad()
     def evaluate(self, sequences: Sequence[TrainSequence]) -> float:
         """The loss, without gradients: − J."""
+        prepared = self._prepare(sequences)
         weights_S = self._weights(sequences)
         return sum(
-            float(self._loss(micro, sequences, weights_S).loss.item())
+            float(self._loss(micro, sequences, prepared, weights_S).loss.item())
             for micro in _micro_batches(sequences, self._packing)
         )
 
@@ -145,41 +230,74 @@ class Trainer:
         """See sequence_logprobs."""
         return sequence_logprobs(self.policy, sequences, self._packing)
 
-    def _accumulate(self, sequences: Sequence[TrainSequence]) -> _Sums:
-        weights_S = self._weights(sequences)
-        sums = _Sums()
-        for micro in _micro_batches(sequences, self._packing):
-            terms = self._loss(micro, sequences, weights_S)
+    def _prepare(self, sequences: Sequence[TrainSequence]) -> _Prepared:
+        """What must be known of the whole batch before its first update."""
+        in_reward = self._kl is not None and self._kl[0].in_reward
+        several = self._num_epochs * min(self._num_minibatches, len(sequences)) > 1
+        proximal = self.logprobs(sequences) if several or in_reward else None
+        advantages = [np.full(s.num_trained, s.advantage, dtype=np.float32) for s in sequences]
+        if self._kl is None or not in_reward or proximal is None:
+            return _Prepared(advantages, proximal)
+        kl, reference = self._kl
+        below = sequence_logprobs(reference, sequences, self._packing)
+        penalties = [kl(torch.from_numpy(p), torch.from_numpy(b)).numpy() for p, b in zip(proximal, below, strict=True)]
+        credited = [a - returns_to_go(p) for a, p in zip(advantages, penalties, strict=True)]
+        return _Prepared(credited, proximal, penalty=float(sum(p.sum() for p in penalties)))
+
+    def _accumulate(
+        self, sequences: Sequence[TrainSequence], part: Sequence[int], prepared: _Prepared, sums: _Sums
+    ) -> None:
+        weights_S = np.zeros(len(sequences))
+        weights_S[list(part)] = self._weights([sequences[i] for i in part])
+        for micro in _micro_batches(sequences, self._packing, part):
+            terms = self._loss(micro, sequences, prepared, weights_S)
             terms.loss.backward()  # type: ignore[no-untyped-call]
-            sums.loss += float(terms.loss.item())
+            logprobs_N = terms.logprobs_N.cpu().numpy()
+            if micro.members[0] not in sums.logprobs:
+                sums.loss += float(terms.loss.item())
+            for number, member in enumerate(micro.members):
+                old = prepared.proximal[member] if prepared.proximal else logprobs_N[micro.sequence_N == number]
+                sums.logprobs.setdefault(member, old)
+            sums.num_micro_batches += 1
             sums.num_positions += micro.input_ids_RL.size
+            sums.num_trained += len(logprobs_N)
             sums.num_clipped += int(terms.clipped_N.sum())
             sums.num_masked += int(terms.masked_N.sum())
             sums.penalty += float(terms.penalty_N.sum())
-            sums.logprobs.append(terms.logprobs_N.cpu().numpy())
-            sums.members.append(np.asarray(micro.members, dtype=np.int64)[micro.sequence_N])
-        return sums
+            for name, factor_N in terms.factors.items():
+                sums.factors[name] = sums.factors.get(name, 0.0) + float(factor_N.sum())
+                sums.left_out[name] = sums.left_out.get(name, 0) + int((factor_N == 0).sum())
 
-    def _loss(self, micro: MicroBatch, sequences: Sequence[TrainSequence], weights_S: np.ndarray) -> _LossTerms:
+    def _loss(
+        self, micro: MicroBatch, sequences: Sequence[TrainSequence], prepared: _Prepared, weights_S: np.ndarray
+    ) -> _LossTerms:
         temperatures_N = _temperatures(sequences, micro)
         logprobs_N = self.policy.token_logprobs(micro, temperatures_N)
         members = [sequences[i] for i in micro.members]
-        advantages_S = np.array([s.advantage for s in members], dtype=np.float32)
-        terms = self._objective(
-            TrainedTokens(
-                logprobs_N=logprobs_N,
-                behaviour_logprobs_N=self._tensor(np.concatenate([s.logprobs[s.loss_mask] for s in members])),
-                advantages_N=self._tensor(advantages_S[micro.sequence_N]),
-                sequence_N=torch.from_numpy(micro.sequence_N).to(self.policy.device),
-            )
+        old_N = logprobs_N.detach()
+        if prepared.proximal is not None:
+            old_N = self._tensor(np.concatenate([prepared.proximal[i] for i in micro.members]))
+        tokens = TrainedTokens(
+            logprobs_N=logprobs_N,
+            behaviour_logprobs_N=self._tensor(np.concatenate([s.logprobs[s.loss_mask] for s in members])),
+            proximal_logprobs_N=old_N,
+            advantages_N=self._tensor(np.concatenate([prepared.advantages[i] for i in micro.members])),
+            lags_N=torch.from_numpy(np.concatenate([s.trained_lags for s in members])).to(self.policy.device),
+            sequence_N=torch.from_numpy(micro.sequence_N).to(self.policy.device),
         )
+        terms = self._objective(tokens)
+        factors = {name: correction(tokens) for name, correction in self._corrections.items()}
+        objective_N, masked_N = terms.objective_N, terms.masked_N
+        for factor_N in factors.values():
+            objective_N = objective_N * factor_N
+            masked_N = masked_N | (factor_N == 0)
         weight_N = self._tensor(weights_S[list(micro.members)][micro.sequence_N])
         penalty_N = self._penalty(micro, temperatures_N, logprobs_N)
-        loss = -((terms.objective_N - penalty_N) * weight_N).sum()
-        return _LossTerms(loss, terms.clipped_N, terms.masked_N, penalty_N.detach(), logprobs_N.detach())
+        loss = -((objective_N - penalty_N) * weight_N).sum()
+        return _LossTerms(loss, terms.clipped_N, masked_N, penalty_N.detach(), logprobs_N.detach(), factors)
 
     def _penalty(self, micro: MicroBatch, temperatures_N: torch.Tensor, logprobs_N: torch.Tensor) -> torch.Tensor:
-        if self._kl is None:
+        if self._kl is None or self._kl[0].in_reward:
             return torch.zeros_like(logprobs_N)
         kl, reference = self._kl
         with torch.no_grad():
@@ -190,7 +308,15 @@ class Trainer:
         return torch.from_numpy(array.astype(np.float32)).to(self.policy.device)
 
     def _weights(self, sequences: Sequence[TrainSequence]) -> np.ndarray:
-        return self._aggregation(np.array([s.num_trained for s in sequences], dtype=np.int64))
+        num_tokens_S = np.array([s.num_trained for s in sequences], dtype=np.int64)
+        return self._aggregation(num_tokens_S, np.array([s.group for s in sequences], dtype=np.int64))
+
+
+def minibatches(num_sequences: int, num_parts: int) -> list[range]:
+    """Sequences in their order, in `num_parts` parts of sizes that differ by one at most; none is empty."""
+    num_parts = min(num_parts, num_sequences)
+    edges = [round(i * num_sequences / num_parts) for i in range(num_parts + 1)]
+    return [range(a, b) for a, b in pairwise(edges)]
 
 
 @torch.no_grad()
@@ -206,23 +332,19 @@ def sequence_logprobs(
     return out
 
 
-def _micro_batches(sequences: Sequence[TrainSequence], packing: PackingSettings) -> list[MicroBatch]:
+def _micro_batches(
+    sequences: Sequence[TrainSequence], packing: PackingSettings, part: Sequence[int] | None = None
+) -> list[MicroBatch]:
+    """Of all sequences, or of those that `part` names."""
+    chosen = list(range(len(sequences))) if part is None else list(part)
     plan = plan_micro_batches(
-        [input_length(s) for s in sequences],
+        [input_length(sequences[i]) for i in chosen],
         tokens_per_row=packing.tokens_per_row,
         tokens_per_micro_batch=packing.tokens_per_micro_batch,
     )
-    return [pack(sequences, rows) for rows in plan]
+    return [pack(sequences, [tuple(chosen[i] for i in row) for row in rows]) for rows in plan]
 
 
 def _temperatures(sequences: Sequence[TrainSequence], micro: MicroBatch) -> torch.Tensor:
     temperatures_S = torch.tensor([sequences[i].temperature for i in micro.members], dtype=torch.float32)
     return temperatures_S[torch.from_numpy(micro.sequence_N)]
-
-
-def _in_order(sequences: Sequence[TrainSequence], members: list[np.ndarray], name: str) -> np.ndarray:
-    """The trained entries of a per-token array, in the order in which the micro-batches held the tokens."""
-    parts = [
-        getattr(sequences[i], name)[sequences[i].loss_mask] for chunk in members for i in dict.fromkeys(chunk.tolist())
-    ]
-    return np.concatenate(parts)

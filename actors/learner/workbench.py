@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ import torch
 from headrace.actors.learner.adapters import CONFIG_NAME, Adapters, cast
 from headrace.actors.learner.aggregation.protocol import Aggregation
 from headrace.actors.learner.checkpoint import CheckpointInfo, CheckpointStore
+from headrace.actors.learner.corrections import Correction
 from headrace.actors.learner.lora import LoraSettings
 from headrace.actors.learner.objectives.protocol import Objective
 from headrace.actors.learner.optimizer import Optimizer
@@ -50,6 +51,9 @@ class Workbench:
         *,
         objective: Objective,
         aggregation: Aggregation,
+        corrections: Mapping[str, Correction],
+        num_minibatches: int,
+        num_epochs: int,
         packing: PackingSettings,
         adam: AdamSettings,
         autocast: str,
@@ -67,6 +71,9 @@ class Workbench:
         self._adam = adam
         self._objective = objective
         self._aggregation = aggregation
+        self._corrections = corrections
+        self._num_minibatches = num_minibatches
+        self._num_epochs = num_epochs
         self._observer: Policy | None = None
         self._saved: CheckpointInfo | None = None
         self.packing = packing
@@ -121,6 +128,9 @@ class Workbench:
             objective=self._objective,
             aggregation=self._aggregation,
             packing=self.packing,
+            corrections=self._corrections,
+            num_minibatches=self._num_minibatches,
+            num_epochs=self._num_epochs,
         )
 
     def tensors(self) -> dict[str, torch.Tensor]:

@@ -1,8 +1,10 @@
-"""From the rewards of a group to the advantages of its members: one file a rule, all behind `protocol.Advantage`."""
+"""From the rewards of a batch to the advantages of its sequences: one file a rule, all behind `protocol.Advantage`."""
 
+from headrace.actors.learner.advantages.batch import Batch
 from headrace.actors.learner.advantages.group_mean import GroupMean
 from headrace.actors.learner.advantages.grpo import Grpo
-from headrace.actors.learner.advantages.protocol import Advantage
+from headrace.actors.learner.advantages.protocol import Advantage, BatchRewards
 from headrace.actors.learner.advantages.rloo import Rloo
+from headrace.actors.learner.advantages.running_mean import RunningMean
 
-__all__ = ["Advantage", "GroupMean", "Grpo", "Rloo"]
+__all__ = ["Advantage", "Batch", "BatchRewards", "GroupMean", "Grpo", "Rloo", "RunningMean"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.actors.learner.advantages.protocol import BatchRewards
+
 
 class GroupMean:
     min_rewards = 2
 
-    def __call__(self, rewards_G: np.ndarray) -> np.ndarray:
-        advantages_G: np.ndarray = rewards_G - rewards_G.mean()
-        return advantages_G
+    def __call__(self, batch: BatchRewards) -> np.ndarray:
+        return batch.by_group(lambda rewards_G: rewards_G - rewards_G.mean())

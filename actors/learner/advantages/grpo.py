@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.actors.learner.advantages.protocol import BatchRewards
+
 
 class Grpo:
     """epsilon keeps a group whose rewards differ by rounding alone from getting advantages of one."""
@@ -11,10 +13,13 @@ class Grpo:
     min_rewards = 2
 
     def __init__(self, *, epsilon: float = 1e-6) -> None:
-        if epsilon <= 0:
+        if not epsilon > 0:
             raise ValueError(f"advantage.epsilon must be > 0, got {epsilon}; 1e-6 is the default")
         self._epsilon = epsilon
 
-    def __call__(self, rewards_G: np.ndarray) -> np.ndarray:
+    def __call__(self, batch: BatchRewards) -> np.ndarray:
+        return batch.by_group(self._of_group)
+
+    def _of_group(self, rewards_G: np.ndarray) -> np.ndarray:
         advantages_G: np.ndarray = (rewards_G - rewards_G.mean()) / (rewards_G.std(ddof=1) + self._epsilon)
         return advantages_G

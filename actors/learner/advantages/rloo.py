@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.actors.learner.advantages.protocol import BatchRewards
+
 
 class Rloo:
     """Unbiased: a member's own reward is not in its baseline."""
 
     min_rewards = 2
 
-    def __call__(self, rewards_G: np.ndarray) -> np.ndarray:
+    def __call__(self, batch: BatchRewards) -> np.ndarray:
+        return batch.by_group(self._of_group)
+
+    def _of_group(self, rewards_G: np.ndarray) -> np.ndarray:
         size = len(rewards_G)
         advantages_G: np.ndarray = (rewards_G - rewards_G.mean()) * (size / (size - 1))
         return advantages_G

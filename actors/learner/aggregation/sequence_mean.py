@@ -6,6 +6,6 @@ import numpy as np
 
 
 class SequenceMean:
-    def __call__(self, num_tokens_S: np.ndarray) -> np.ndarray:
+    def __call__(self, num_tokens_S: np.ndarray, group_S: np.ndarray) -> np.ndarray:
         weights_S: np.ndarray = 1.0 / (len(num_tokens_S) * num_tokens_S.astype(np.float64))
         return weights_S

@@ -6,5 +6,5 @@ import numpy as np
 
 
 class TokenMean:
-    def __call__(self, num_tokens_S: np.ndarray) -> np.ndarray:
+    def __call__(self, num_tokens_S: np.ndarray, group_S: np.ndarray) -> np.ndarray:
         return np.full(len(num_tokens_S), 1.0 / num_tokens_S.sum())

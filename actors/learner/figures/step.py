@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from headrace.actors.learner.figures.ess import sequence_ess, token_ess
-from headrace.actors.learner.figures.lag import lag_figures, token_lags
+from headrace.actors.learner.figures.lag import lag_figures
 from headrace.actors.learner.figures.mismatch import Gap, gaps_by_age
 from headrace.actors.learner.trainer import StepReport
 
 
-def step_figures(report: StepReport, version_steps: Mapping[int, int], steps_done: int) -> dict[str, float]:
-    """`steps_done`: optimizer steps before this one. `logprob_gap/same_version_*` has only its count (0) where no token
+def step_figures(report: StepReport) -> dict[str, float]:
+    """`logprob_gap/same_version_*` has only its count (0) where no token
     was sampled by the very weights that are trained."""
-    lags_N = token_lags(report.versions_N, version_steps, steps_done)
     log_ratios_N = report.logprobs_N - report.behaviour_N
-    same, older = gaps_by_age(report.logprobs_N, report.behaviour_N, lags_N)
+    same, older = gaps_by_age(report.logprobs_N, report.behaviour_N, report.lags_N)
     num_tokens = len(report.logprobs_N)
     return {
         "loss": report.loss,
@@ -32,9 +29,12 @@ def step_figures(report: StepReport, version_steps: Mapping[int, int], steps_don
         "ess/token": token_ess(log_ratios_N),
         "ess/sequence": sequence_ess(log_ratios_N, report.sequence_N),
         "kl/penalty": report.penalty,
-        "weight/clipped_fraction": report.num_clipped / num_tokens,
-        "weight/masked_fraction": report.num_masked / num_tokens,
-        **lag_figures(lags_N, report.sequence_N),
+        "updates": float(report.num_updates),
+        "weight/clipped_fraction": report.num_clipped / report.num_trained,
+        "weight/masked_fraction": report.num_masked / report.num_trained,
+        **{f"correction/{name}_mean": mean for name, (mean, _) in report.corrections.items()},
+        **{f"correction/{name}_left_out": fraction for name, (_, fraction) in report.corrections.items()},
+        **lag_figures(report.lags_N, report.sequence_N),
         **_gap_figures("logprob_gap/same_version", same),
         **_gap_figures("logprob_gap/older", older),
         **{f"seconds/{name}": value for name, value in report.seconds.items()},

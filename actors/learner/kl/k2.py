@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class K2:
     """coefficient: β, the weight of the penalty beside the reward; 0.01 to 0.1 holds a small model's drift."""
 
+    in_reward = False
+
     def __init__(self, *, coefficient: float) -> None:
         if coefficient <= 0:
             raise ValueError(f"kl.coefficient must be > 0, got {coefficient}; for none choose learner/kl=none")

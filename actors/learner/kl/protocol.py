@@ -9,6 +9,11 @@ if TYPE_CHECKING:
 
 
 class KlPenalty(Protocol):
+    @property
+    def in_reward(self) -> bool:
+        """Whether it is taken off the reward of each token (so that a token is charged for what comes after it), or off
+        the objective."""
+
     def __call__(self, logprobs_N: torch.Tensor, reference_logprobs_N: torch.Tensor) -> torch.Tensor:
-        """What each token takes off the objective J, float32[N], coefficient included; gradient through
-        `logprobs_N` alone."""
+        """What each token takes off, float32[N], coefficient included. logprobs_N: log pi, through which alone the
+        gradient goes; log pi_old, without gradient, where in_reward."""

@@ -6,6 +6,8 @@ from headrace.actors.learner.objectives.protocol import ObjectiveTerms, TrainedT
 
 
 class CrossEntropy:
+    takes_weights = False
+
     def __call__(self, tokens: TrainedTokens) -> ObjectiveTerms:
         none_N = tokens.logprobs_N.detach().isnan() & False
         return ObjectiveTerms(objective_N=tokens.logprobs_N, clipped_N=none_N, masked_N=none_N)

@@ -7,11 +7,14 @@ sg stops the gradient. PipelineRL (arXiv 2509.19128) eq. 5 has the truncated wei
 
 from __future__ import annotations
 
-from headrace.actors.learner.objectives.protocol import MAX_ABS_LOG_RATIO, ObjectiveTerms, TrainedTokens
+from headrace.actors.learner.objectives.protocol import ObjectiveTerms, TrainedTokens
+from headrace.actors.learner.objectives.ratios import log_ratio
 
 
 class IsReinforce:
     """clip: c, the largest weight. mask_below, mask_above: a token whose w lies outside has no gradient at all."""
+
+    takes_weights = False  # it holds w
 
     def __init__(self, *, clip: float = 5.0, mask_below: float = 0.05, mask_above: float = 10.0) -> None:
         if not clip > 0:
@@ -26,10 +29,7 @@ class IsReinforce:
         self._mask_above = mask_above
 
     def __call__(self, tokens: TrainedTokens) -> ObjectiveTerms:
-        log_w_N = (tokens.logprobs_N.detach() - tokens.behaviour_logprobs_N).clamp(
-            -MAX_ABS_LOG_RATIO, MAX_ABS_LOG_RATIO
-        )
-        w_N = log_w_N.exp()
+        w_N = log_ratio(tokens.logprobs_N.detach(), tokens.behaviour_logprobs_N).exp()
         masked_N = (w_N < self._mask_below) | (w_N > self._mask_above)
         weight_N = w_N.clamp(max=self._clip).masked_fill(masked_N, 0.0)
         return ObjectiveTerms(

@@ -6,7 +6,9 @@ Suffixes name the axes of a tensor, here and in the whole learner:
     T  tokens of one sequence, trained or not
     G  members of one group
     R, L  rows of a packed micro-batch, and positions of a row
-Symbols are those of the papers: pi = the policy that is trained, mu = the behaviour policy, w = pi / mu, A = advantage.
+Symbols are those of the papers: pi = the policy that is trained, mu = the behaviour policy that sampled the token,
+pi_old = the policy as it was when the step began (the proximal policy), A = advantage;
+    w = pi / mu,   rho = pi / pi_old,   m = pi_old / mu.   With one update a step, rho is 1 and m is w without gradient.
 """
 
 from __future__ import annotations
@@ -27,13 +29,17 @@ class TrainedTokens:
 
     logprobs_N:            float32, log pi of each token at its session's temperature; carries the gradient
     behaviour_logprobs_N:  float32, log mu, as the engine reported it when it sampled the token
-    advantages_N:          float32, A of the token's sequence
-    sequence_N:            int64, which of the S sequences the token belongs to
+    proximal_logprobs_N:   float32, log pi_old; no gradient
+    advantages_N:          float32, A
+    lags_N:                int64, optimizer steps between the weights that sampled the token and pi_old; 0: the same
+    sequence_N:            int64, which of the S sequences the token belongs to: 0 .. S − 1, each with tokens
     """
 
     logprobs_N: torch.Tensor
     behaviour_logprobs_N: torch.Tensor
+    proximal_logprobs_N: torch.Tensor
     advantages_N: torch.Tensor
+    lags_N: torch.Tensor
     sequence_N: torch.Tensor
 
 
@@ -49,5 +55,10 @@ class ObjectiveTerms:
 
 
 class Objective(Protocol):
+    @property
+    def takes_weights(self) -> bool:
+        """Whether a weight of `corrections` may stand before it: true where it is built on rho alone, and so says
+        nothing of m. What is built on w, or weighs by m itself, would weigh twice."""
+
     def __call__(self, tokens: TrainedTokens) -> ObjectiveTerms:
         """J by token. Must not mix tokens of different sequences, so that the split into micro-batches is free."""

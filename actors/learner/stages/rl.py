@@ -13,7 +13,7 @@ that counter, and would come to rest otherwise. The metric `skipped_batches` cou
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.actors.learner.advantages.protocol import Advantage
@@ -21,6 +21,7 @@ from headrace.actors.learner.dispatcher_link import DispatcherLink
 from headrace.actors.learner.figures.step import step_figures
 from headrace.actors.learner.intake import Intake, take_in
 from headrace.actors.learner.making_room import EnginesAsleep
+from headrace.actors.learner.penalties import RewardPenalty
 from headrace.actors.learner.publisher import Publisher
 from headrace.actors.learner.schedule import LearningRate
 from headrace.actors.learner.sequence import TrainSequence
@@ -53,6 +54,7 @@ class RlStage:
         trained: TrainedLog,
         trainer: Trainer,
         advantage: Advantage,
+        penalties: Mapping[str, RewardPenalty],
         learning_rate: LearningRate,
         publisher: Publisher,
         versions: VersionLog,
@@ -68,6 +70,7 @@ class RlStage:
         self._trained = trained
         self._trainer = trainer
         self._advantage = advantage
+        self._penalties = penalties
         self._learning_rate = learning_rate
         self._publisher = publisher
         self._versions = versions
@@ -109,9 +112,15 @@ class RlStage:
 
     async def _train(self, batch: Batch, *, wait_s: float) -> None:
         clock = self._clock
-        intake = take_in(batch.groups, self._advantage)
-        session_ids = acknowledged_ids(batch, intake)
         steps_done = self.progress.step
+        intake = take_in(
+            batch.groups,
+            self._advantage,
+            penalties=self._penalties,
+            version_steps={**batch.version_steps, **self._versions.steps},
+            steps_done=steps_done,
+        )
+        session_ids = acknowledged_ids(batch, intake)
         figures = intake.figures()
         figures["seconds/wait"] = wait_s
         figures["steps_total"] = float(self._settings.max_steps)
@@ -124,7 +133,7 @@ class RlStage:
             report = await self._run("train", self._step, intake.sequences, session_ids, lr)
             if self._room is not None:
                 await self._run("give memory back", self._room.end)
-            figures |= step_figures(report, {**batch.version_steps, **self._versions.steps}, steps_done)
+            figures |= step_figures(report)
         else:
             logger.warning("nothing to train in a batch of %d groups: %s", intake.num_groups, dict(intake.refused))
             await self._run("train", self._skip, session_ids)

@@ -34,6 +34,8 @@ def run(logp, mu, advantage, **kwargs):
         TrainedTokens(
             logprobs_N=logp_N,
             behaviour_logprobs_N=torch.tensor(mu, dtype=torch.float32),
+            proximal_logprobs_N=logp_N.detach(),
+            lags_N=torch.zeros(len(logp), dtype=torch.int64),
             advantages_N=torch.tensor(advantage, dtype=torch.float32),
             sequence_N=torch.zeros(len(logp), dtype=torch.int64),
         )
