@@ -202,7 +202,7 @@ class Learner(WeightGroupRoot):
         if weights and not self._objective.takes_weights:
             raise ValueError(
                 f"learner.corrections must be masks with the objective {type(self._objective).__name__}, got the "
-                f"weight {', '.join(weights)}; it weighs by the ratio to the behaviour policy itself: twice would be wrong; "
+                f"weight {', '.join(weights)}; it weighs by its ratio to the behaviour policy itself; "
                 "choose masks, or an objective built on rho alone (grpo, dapo, gspo, ppo)"
             )
         self._num_minibatches = num_minibatches
