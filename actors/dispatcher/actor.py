@@ -330,11 +330,18 @@ class Dispatcher(Actor):
     @handles(LearnerResumed, concurrent=True)
     async def learner_resumed(self, message: LearnerResumed) -> Accepted:
         was_finished, was_at = self.training.finished, self.training.learner_step
-        num_lost = self.training.roll_back(message.step, message.version)
+        assert self._journal is not None, "it is open from on_start on"
+        self.commits.now()  # what the journal is asked for is all there
+        num_lost = self.training.roll_back(
+            message.step,
+            message.version,
+            tasks=self._journal.tasks_trained_after(message.step),
+            next_task=self._journal.next_task_after(message.step),
+        )
         self.evaluator.roll_back(message.step, reopened=was_finished and not self.training.finished)
         logger.warning(
             "the learner goes on from step %d (it was at %d); %d sessions that it had trained or had in hand since are "
-            "dropped as rolled_back",
+            "dropped as rolled_back, and their tasks issued again",
             message.step,
             was_at,
             num_lost,

@@ -6,6 +6,9 @@ makes it again.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
+
 from headrace.actors.dispatcher.seeds import session_seed
 from headrace.actors.dispatcher.settings import TrainingSettings
 from headrace.actors.dispatcher.source import TaskSource
@@ -16,20 +19,23 @@ _MAX_SKIPPED_TASKS = 10_000
 
 class GroupIssuer:
     """The cursor into the task source. Groups are numbered in the order of issue; `group_id` is that number, so that
-    two groups of one prompt never meet. `quarantined`: task id → why no group of it is issued any more."""
+    two groups of one prompt never meet. `again`: indices of tasks that come before the next. `quarantined`: task id →
+    why no group of it is issued any more."""
 
     def __init__(self, settings: TrainingSettings, tasks: TaskSource) -> None:
         self._settings = settings
         self._tasks = tasks
         self.next_task = 0
         self.num_groups = 0
+        self.again: deque[int] = deque()
         self.quarantined: dict[str, str] = {}
 
     def quarantine(self, task_id: str, why: str) -> None:
         self.quarantined[task_id] = why[:300]
 
     def next_group(self) -> tuple[int, list[SessionSpec]]:
-        """The next task that is not quarantined, by its index, and the sessions of its group."""
+        """The next task that is not quarantined, by its index, and the sessions of its group. Those that come again are
+        first."""
         index = self._draw()
         group_id = f"g{self.num_groups:07d}"
         self.num_groups += 1
@@ -44,10 +50,24 @@ class GroupIssuer:
         task = self._tasks.task(task_index)
         return SessionSpec(f"{group_id}-{member:02d}", group_id, member, "train", task, sampling)
 
-    def restore(self, *, next_task: int, num_groups: int, quarantined: dict[str, str]) -> None:
+    def issue_again(self, indices: Iterable[int]) -> None:
+        """These tasks come next, in this order: what was made of them was lost with a learner."""
+        self.again.extend(index for index in indices if index not in self.again)
+
+    def rewind(self, next_task: int) -> None:
+        """Every task from that index on is drawn again, in order."""
+        self.again.clear()
+        self.next_task = next_task
+
+    def restore(self, *, next_task: int, again: Iterable[int], num_groups: int, quarantined: dict[str, str]) -> None:
         self.next_task, self.num_groups, self.quarantined = next_task, num_groups, dict(quarantined)
+        self.again = deque(again)
 
     def _draw(self) -> int:
+        while self.again:
+            index = self.again.popleft()
+            if self._tasks.task(index).task_id not in self.quarantined:
+                return index
         for index in range(self.next_task, self.next_task + _MAX_SKIPPED_TASKS):
             task = self._tasks.task(index)
             if task.task_id not in self.quarantined:

@@ -51,6 +51,10 @@ _READ_ENDED = """
 select state, reason, case when state = 'trained' then step end as step_trained, count(*), total(tokens)
 from sessions where state in ('trained', 'dropped') group by 1, 2, 3
 """
+_TASKS_AFTER = """
+select task_index from sessions where state = 'trained' and step > ? group by group_id, task_index order by group_id
+"""
+_NEXT_TASK = "select coalesce(max(task_index) + 1, 0) from sessions where state = 'trained' and step <= ?"
 _ROLL_BACK = "update sessions set state = 'dropped', reason = 'rolled_back' where state = 'trained' and step > ?"
 
 
@@ -105,6 +109,16 @@ class Journal:
             ended=tuple(_ended(row) for row in execute(_READ_ENDED)),
             num_lives=self._num_lives,
         )
+
+    def tasks_trained_after(self, step: int) -> list[int]:
+        """Indices of the tasks whose sessions went into steps after `step`, in the order in which they were issued."""
+        rows = self._database.execute(_TASKS_AFTER, (step,))
+        return [index for (index,) in rows]
+
+    def next_task_after(self, step: int) -> int:
+        """The index behind the last task of which a session went into `step` or an earlier one; 0 before any."""
+        found: int = self._database.execute(_NEXT_TASK, (step,)).fetchone()[0]
+        return found
 
     def write(self, changes: LedgerChanges, versions: Mapping[int, int], facts: Mapping[str, object]) -> None:
         """One transaction. Nothing is written where nothing changed."""

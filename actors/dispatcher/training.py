@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -63,6 +64,7 @@ class TrainingSessions:
         """What a successor must know beside the sessions and versions, by name; JSON values."""
         return {
             "next_task": self.issuer.next_task,
+            "again": list(self.issuer.again),
             "num_groups": self.issuer.num_groups,
             "quarantined": dict(self.issuer.quarantined),
             "issued": self.ledger.issued,
@@ -77,7 +79,10 @@ class TrainingSessions:
         """Go on, from the state after the constructor, where the predecessor was at its last commit."""
         facts = snapshot.facts
         self.issuer.restore(
-            next_task=facts["next_task"], num_groups=facts["num_groups"], quarantined=facts["quarantined"]
+            next_task=facts["next_task"],
+            again=facts.get("again", []),
+            num_groups=facts["num_groups"],
+            quarantined=facts["quarantined"],
         )
         self.versions.restore(snapshot.versions, (facts["parting_version"], facts["parting_step"]))
         self.batches.learner_step, self.finished = facts["learner_step"], facts["finished"]
@@ -234,22 +239,40 @@ class TrainingSessions:
         if self.versions.served(version, step):
             self.batches.retire_over_age()
 
-    def roll_back(self, step: int, version: int) -> int:
+    def roll_back(self, step: int, version: int, *, tasks: Sequence[int], next_task: int) -> int:
         """The learner starts anew from `step`, having published `version` and those before it: what it trained later,
-        and what it has, is lost. Returns how many sessions that are. Their tasks are not issued again."""
+        and what it has, is lost. Returns how many sessions that are. `tasks`: of what it trained later; they, and those
+        of what it has, are issued again before any other, as new groups with the seeds of the old ones.
+
+        In sync mode all begins anew behind `step`: what is open is lost too, and tasks are drawn from `next_task` on,
+        in their order. A run that was interrupted then goes on exactly as it would have."""
         num_lost = self.ledger.roll_back(step)
         self.versions.roll_back(step, version)
         self.finished = self.finished and step >= self.learner_step
-        return num_lost + self.batches.roll_back(step)
+        held = [record for record in self.ledger.records() if record.state is SessionState.TRAINING]
+        again = list(dict.fromkeys([*tasks, *(record.task_index for record in held)]))
+        num_lost += self.batches.roll_back(step)
+        if self.settings.mode == "sync" and not self.finished:
+            num_lost += self._drop_open(DropReason.ROLLED_BACK)
+            self.issuer.rewind(next_task)
+        elif not self.finished:
+            self.issuer.issue_again(again)
+        return num_lost
+
+    def _drop_open(self, reason: DropReason) -> int:
+        """Returns how many."""
+        records = list(self.ledger.records())
+        for record in records:
+            self._drop(record.spec.session_id, reason)
+        self.groups = GroupBook(self.settings.group_size)
+        self.batches.clear()
+        self.pending.clear()
+        return len(records)
 
     def finish(self) -> None:
         """No batch follows: everything that is still open is dropped as cancelled."""
         self.finished = True
-        for record in list(self.ledger.records()):
-            self._drop(record.spec.session_id, DropReason.CANCELLED)
-        self.groups = GroupBook(self.settings.group_size)
-        self.batches.clear()
-        self.pending.clear()
+        self._drop_open(DropReason.CANCELLED)
 
     # --- drops ------------------------------------------------------------------------------------------------------
 

@@ -122,7 +122,12 @@ def check(theatre: _Theatre, path: Path, *, max_steps: int = 20) -> list[dict[st
     assert len(world.ever_trained) == len(set(world.ever_trained)), "trained twice"
     assert {step for step, _, _ in world.trained} == set(range(1, max_steps + 1))
     tasks = {row["group_id"]: row["task_index"] for row in found}
-    assert list(tasks.values()) == list(range(len(tasks)))
+    assert list(dict.fromkeys(tasks.values())) == list(range(len(set(tasks.values()))))
+    rolled_back = {row["group_id"] for row in found if row["reason"] == "rolled_back"}
+    counted = [index for group_id, index in tasks.items() if group_id not in rolled_back]
+    assert len(counted) == len(set(counted)), "a task was issued twice though its group was not lost"
+    again = theatre.dispatcher.training.issuer.again
+    assert set(counted) | set(again) == set(tasks.values()), "a task of a lost group did not come again"
     assert world.num_finished == 1
     return found
 

@@ -211,7 +211,12 @@ class _World:
         learner.step, learner.batch, learner.unreported = learner.checkpoint, None, None
         learner.record = {step: ids for step, ids in learner.record.items() if step <= learner.checkpoint}
         for attempt in range(1 + crash):
-            self.training.roll_back(learner.step, learner.version)
+            self.commit()
+            tasks, next_task = (
+                self.journal.tasks_trained_after(learner.step),
+                self.journal.next_task_after(learner.step),
+            )
+            self.training.roll_back(learner.step, learner.version, tasks=tasks, next_task=next_task)
             if crash and not attempt:
                 self.restart()
                 continue
@@ -343,11 +348,50 @@ def test_whoever_dies_whenever_the_ledger_balances_and_nothing_is_trained_twice(
     assert trained == {s: step for step, ids in world.learner.record.items() for s in ids}
     assert all(row["lag"] >= 0 for row in rows if row["state"] == "trained")
     issued = {row["group_id"]: row["task_index"] for row in rows}
-    in_order = [issued[group_id] for group_id in sorted(issued)]
-    assert in_order == sorted(set(in_order)), "a task was issued twice, or out of order"
+    rolled_back = {row["group_id"] for row in rows if row["reason"] == "rolled_back"}
+    in_order = list(dict.fromkeys(issued[group_id] for group_id in sorted(issued)))
+    assert in_order == sorted(in_order), "out of order"
+    counted = [index for group_id, index in issued.items() if group_id not in rolled_back]
+    assert len(counted) == len(set(counted)), "a task was issued twice though its group was not lost"
+    issuer = world.training.issuer
+    lost_for_good = set(in_order) - set(counted) - set(issuer.again)
+    assert {tasks.task(index).task_id for index in lost_for_good} <= set(issuer.quarantined)
     quarantined = {tasks.task(index).task_id for index in range(max(in_order, default=-1) + 1)} - {
         tasks.task(index).task_id for index in in_order
     }
     assert quarantined <= set(world.training.issuer.quarantined), "a task was skipped"
     assert world.journal._database.execute("select count(*) from trajectories").fetchone() == (0,)
     assert world.training.ledger.issued == len(rows)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    ops=st.lists(st.tuples(OPS, st.integers(0, 10**6)), min_size=20, max_size=200),
+    group_size=st.integers(2, 3),
+)
+def test_in_sync_mode_an_interrupted_run_draws_the_tasks_that_it_would_have_drawn(
+    tasks: TaskSource, make_trajectory: Make, ops: list[tuple[str, int]], group_size: int
+) -> None:
+    """Whatever was under way behind the checkpoint: the next batches are of the very tasks, and seeds, in order."""
+    config = TrainingSettings(
+        group_size=group_size, batch_sessions=2 * group_size, max_lag_versions=0, mode="sync", zero_variance="keep"
+    )
+    world = _World(config, tasks, make_trajectory)
+    seeds: dict[int, list[int | None]] = {}
+    for op, number in ops:
+        world.start(number, crash=False)
+        if op in ("start", "move", "grade", "work"):
+            world.work(number)
+        elif op in ("step", "ask", "train", "publish"):
+            world.ask(crash=False)
+            if world.learner.batch is not None:
+                trained = [t.spec for group in world.learner.batch.groups for t in group.trajectories]
+                now = [spec.sampling.seed for spec in trained]
+                assert seeds.setdefault(world.learner.step + 1, now) == now
+            world.train(0, crash=False)
+            world.publish_if_due()
+        elif op == "save":
+            world.save()
+        elif op == "lose_learner":
+            world.lose_learner(crash=False)
+        world.cancel_stopped()
