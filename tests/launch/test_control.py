@@ -182,7 +182,7 @@ class TestNoSuchRun:
         assert scale(tmp_path, "generator=2") == 1
         assert "is no run folder" in capsys.readouterr().err
         assert scale("generator=2") == 1
-        assert "runs/latest is no run folder" in capsys.readouterr().err
+        assert "there is no run in runs here yet" in capsys.readouterr().err
 
     def test_one_that_has_ended(self, run: Path, capsys: Capture) -> None:
         (run / "outcome.json").write_text("{}")

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.launch.child import Child
@@ -59,6 +59,7 @@ def test_a_flood_without_an_end_is_cut(tmp_path: Path) -> None:
     assert max(len(line) for _, line in lines) == MAX_LINE_BYTES
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(st.characters(codec="ascii", exclude_characters="\r\n"), min_size=1), min_size=1), st.data())
 def test_however_the_writes_are_cut_the_lines_are_the_same(texts: list[str], data: st.DataObject) -> None:
     import tempfile
