@@ -33,7 +33,7 @@ def bonds_of(config: Mapping[str, Any]) -> Bonds:
 
 def check_relays(processes: Sequence[ProcessPlan], config: Mapping[str, Any]) -> list[Problem]:
     """With weights=stream, before the start: one relay, where one is needed, and the parameter server in its place."""
-    if value_at(config, "weights.transport") != "stream":
+    if bonds_of(config) == NO_BONDS:
         return []
     on = _nodes_by_role(processes)
     learner = on.get("learner", [])

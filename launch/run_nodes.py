@@ -213,7 +213,8 @@ class RunNodes:
         for plan in self._placement.settle():
             self._console.say(f"{plan.name} is placed on {plan.node}: {occasion}")
             self._outboxes[plan.node].put(StartProcess(plan))
-        homeless = [plan for plan in self._placement.homeless if plan not in self._placement.unneeded]
+        unneeded = self._placement.unneeded
+        homeless = [plan for plan in self._placement.homeless if plan not in unneeded]
         returning = [node for node in self._state.names() if self._state.phase(node) == "backing_off"]
         if not homeless:
             return

@@ -51,8 +51,10 @@ class GroupIssuer:
         return SessionSpec(f"{group_id}-{member:02d}", group_id, member, "train", task, sampling)
 
     def issue_again(self, indices: Iterable[int]) -> None:
-        """These tasks come next, in this order: what was made of them was lost with a learner."""
-        self.again.extend(index for index in indices if index not in self.again)
+        """These tasks come next, once each and in this order: what was made of them was lost with a learner."""
+        for index in indices:
+            if index not in self.again:
+                self.again.append(index)
 
     def rewind(self, next_task: int) -> None:
         """Every task from that index on is drawn again, in order."""

@@ -250,7 +250,7 @@ class TrainingSessions:
         self.versions.roll_back(step, version)
         self.finished = self.finished and step >= self.learner_step
         held = [record for record in self.ledger.records() if record.state is SessionState.TRAINING]
-        again = list(dict.fromkeys([*tasks, *(record.task_index for record in held)]))
+        again = [*tasks, *(record.task_index for record in held)]
         num_lost += self.batches.roll_back(step)
         if self.settings.mode == "sync" and not self.finished:
             num_lost += self._drop_open(DropReason.ROLLED_BACK)

@@ -77,9 +77,9 @@ class Learner(WeightGroupRoot):
 
     mode: "sync" has every version served before the next batch. max_steps, max_wall_s: end the `rl` stage, whichever
     comes first. lr, lr_schedule, warmup_steps, min_lr_ratio: of the `rl` stage over max_steps; `pretrain` has its own.
-    objective, advantage, aggregation, corrections, penalties, kl: docs/algorithms.md; corrections and penalties by any
-    names of their own. num_minibatches, num_epochs: a batch is gone through so many times, each time in so many
-    updates; it stays one step.
+    objective, advantage, aggregation, corrections, penalties, kl: the parts of the loss, each in a folder of its own
+    here; corrections and penalties by any names. num_minibatches, num_epochs: a batch is gone through so many times,
+    each time in so many updates; it stays one step.
     weights_every_steps, weights_every_s: steps, and seconds, between versions. weights_dtype: what travels ("bfloat16",
     …); None: as trained. weights_buffers: versions that may be staged at once. weights_bucket_bytes: of one checksum.
     weights_communicator: of a broadcast ("auto", "cupy", "memory"). weights_staging: False: one buffer, and each
@@ -203,7 +203,7 @@ class Learner(WeightGroupRoot):
             raise ValueError(
                 f"learner.corrections must be masks with the objective {type(self._objective).__name__}, got the "
                 f"weight {', '.join(weights)}; it weighs by its ratio to the behaviour policy itself; "
-                "choose masks, or an objective built on rho alone (grpo, dapo, gspo, ppo)"
+                "choose masks, or an objective built on rho alone"
             )
         self._num_minibatches = num_minibatches
         self._num_epochs = num_epochs

@@ -104,10 +104,9 @@ def take_in(
         else:
             fit += members
     advantages_S, dead_groups = _advantages(fit, advantage)
-    finite = np.isfinite(advantages_S)
-    if not finite.all():
-        refused["advantage_not_finite"] += int((~finite).sum())
     kept = [(member, float(a)) for member, a in zip(fit, advantages_S, strict=True) if np.isfinite(a)]
+    if len(kept) < len(fit):
+        refused["advantage_not_finite"] = len(fit) - len(kept)
     return Intake(
         sequences=tuple(_sequence(member, a, version_steps, steps_done) for member, a in kept),
         session_ids=tuple(member.trajectory.spec.session_id for member, _ in kept),

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.actors.learner.advantages.epsilon import check_epsilon
+from headrace.actors.learner.advantages.group_mean import GroupMean
 from headrace.actors.learner.advantages.protocol import BatchRewards
 
 
@@ -14,11 +16,9 @@ class Batch:
     min_rewards = 2
 
     def __init__(self, *, epsilon: float = 1e-6) -> None:
-        if not epsilon > 0:
-            raise ValueError(f"advantage.epsilon must be > 0, got {epsilon}; 1e-6 is the default")
-        self._epsilon = epsilon
+        self._epsilon = check_epsilon(epsilon)
 
     def __call__(self, batch: BatchRewards) -> np.ndarray:
-        centred_S = batch.by_group(lambda rewards_G: rewards_G - rewards_G.mean())
+        centred_S = GroupMean()(batch)
         advantages_S: np.ndarray = centred_S / (centred_S.std() + self._epsilon)
         return advantages_S

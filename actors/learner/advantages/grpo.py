@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.actors.learner.advantages.epsilon import check_epsilon
 from headrace.actors.learner.advantages.protocol import BatchRewards
 
 
@@ -13,9 +14,7 @@ class Grpo:
     min_rewards = 2
 
     def __init__(self, *, epsilon: float = 1e-6) -> None:
-        if not epsilon > 0:
-            raise ValueError(f"advantage.epsilon must be > 0, got {epsilon}; 1e-6 is the default")
-        self._epsilon = epsilon
+        self._epsilon = check_epsilon(epsilon)
 
     def __call__(self, batch: BatchRewards) -> np.ndarray:
         return batch.by_group(self._of_group)
