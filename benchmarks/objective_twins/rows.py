@@ -1,0 +1,62 @@
+"""What is compared with what: each part of the learner's mathematics, as `learner/objective=…` and the like name it,
+and its twin. A new part gets a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from headrace.actors.learner.advantages import Advantage, Batch, GroupMean, Grpo, Rloo, RunningMean
+from headrace.actors.learner.aggregation import Aggregation, Constant, PromptMean, SequenceMean, TokenMean
+from headrace.actors.learner.objectives import (
+    Cispo,
+    ClippedRatio,
+    CrossEntropy,
+    DecoupledPpo,
+    Dppo,
+    Gspo,
+    IsReinforce,
+    Objective,
+    Topr,
+)
+from objective_twins import advantages as advantage_twins
+from objective_twins import aggregation as aggregation_twins
+from objective_twins import objectives as twins
+from objective_twins.tokens import Twin
+
+OBJECTIVES: dict[str, tuple[Objective, Twin]] = {
+    "is_reinforce": (IsReinforce(), twins.is_reinforce),
+    "cispo": (Cispo(), twins.cispo),
+    "cispo on rho": (Cispo(ratio="rho"), partial(twins.cispo, over="rho")),
+    "cispo with clip_low": (
+        Cispo(ratio="rho", clip_low=0.2, clip_high=0.3),
+        partial(twins.cispo, over="rho", eps_low=0.2, eps_high=0.3),
+    ),
+    "grpo, dr_grpo": (ClippedRatio(), twins.grpo),
+    "dapo": (ClippedRatio(clip_high=0.28), partial(twins.grpo, eps_high=0.28)),
+    "gspo": (Gspo(), twins.gspo),
+    "decoupled_ppo": (DecoupledPpo(), twins.decoupled_ppo),
+    "decoupled_ppo, interpolated": (
+        DecoupledPpo(proximal="interpolated"),
+        partial(twins.decoupled_ppo, interpolate=True),
+    ),
+    "topr": (Topr(), twins.topr),
+    "dppo": (Dppo(), twins.dppo),
+    "cross_entropy": (CrossEntropy(), twins.cross_entropy),
+}
+
+ADVANTAGES: dict[str, tuple[Callable[[], Advantage], Callable[[], Callable[[advantage_twins.Batch], list[float]]]]] = {
+    "rloo": (Rloo, lambda: advantage_twins.rloo),
+    "group_mean": (GroupMean, lambda: advantage_twins.group_mean),
+    "grpo": (Grpo, lambda: advantage_twins.grpo),
+    "batch": (Batch, lambda: advantage_twins.batch),
+    "running_mean": (RunningMean, advantage_twins.RunningMean),
+}
+"""makers: some keep what they have seen"""
+
+AGGREGATIONS: dict[str, tuple[Aggregation, Callable[[aggregation_twins.Batch], float]]] = {
+    "token_mean": (TokenMean(), aggregation_twins.token_mean),
+    "sequence_mean": (SequenceMean(), aggregation_twins.sequence_mean),
+    "constant": (Constant(tokens=40), partial(aggregation_twins.constant, tokens=40)),
+    "prompt_mean": (PromptMean(), aggregation_twins.prompt_mean),
+}
