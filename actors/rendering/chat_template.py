@@ -15,8 +15,7 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from headrace.actors.environment.environment import Tool
-from headrace.actors.session import ChatMessage
+from headrace.actors.session import ChatMessage, Tool
 
 
 class ChatTemplate:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.actors.environment.rendering import ChatRenderer, load_renderer
+from headrace.actors.rendering import ChatRenderer, load_renderer
 from headrace.actors.session import ChatMessage
 
 MESSAGES = [ChatMessage("user", "Sort 3, 1, 2 — and add “naïve” \N{GRINNING FACE}.")]

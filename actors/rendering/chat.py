@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from jinja2 import TemplateError
 
-from headrace.actors.environment.environment import Tool
-from headrace.actors.environment.rendering.chat_template import ChatTemplate
-from headrace.actors.environment.rendering.edges import bos_id, stop_ids, with_bos
-from headrace.actors.environment.rendering.tokenizer import ModelTokenizer
-from headrace.actors.session import ChatMessage
+from headrace.actors.rendering.chat_template import ChatTemplate
+from headrace.actors.rendering.edges import bos_id, stop_ids, with_bos
+from headrace.actors.rendering.tokenizer import ModelTokenizer
+from headrace.actors.session import ChatMessage, Tool
 
 _ANSWER = "HEADRACE-MADE-UP-ANSWER"
 _MADE_UP = (ChatMessage("user", "hello"), ChatMessage("assistant", _ANSWER))

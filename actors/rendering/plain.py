@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.actors.environment.environment import Tool
-from headrace.actors.environment.rendering.chat_template import plain_content
-from headrace.actors.environment.rendering.edges import bos_id, stop_ids, with_bos
-from headrace.actors.environment.rendering.tokenizer import ModelTokenizer
-from headrace.actors.session import ChatMessage
+from headrace.actors.rendering.chat_template import plain_content
+from headrace.actors.rendering.edges import bos_id, stop_ids, with_bos
+from headrace.actors.rendering.tokenizer import ModelTokenizer
+from headrace.actors.session import ChatMessage, Tool
 
 
 class PlainRenderer:

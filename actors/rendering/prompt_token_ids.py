@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from headrace.actors.environment.rendering.loading import RendererFactory, check_renderer, load_renderer
+from headrace.actors.rendering.loading import RendererFactory, check_renderer, load_renderer
 from headrace.actors.session import Task
 
 

@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from headrace.actors.environment.environment import Tool
-from headrace.actors.session import ChatMessage
+from headrace.actors.session import ChatMessage, Tool
 
 
 class Renderer(Protocol):

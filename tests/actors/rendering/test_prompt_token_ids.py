@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.actors.environment.rendering import PromptTokenIds, load_renderer
+from headrace.actors.rendering import PromptTokenIds, load_renderer
 from headrace.actors.session import ChatMessage, Task
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.actors.environment.rendering.chat import ChatRenderer
-from headrace.actors.environment.rendering.plain import PlainRenderer
-from headrace.actors.environment.rendering.renderer import Renderer
-from headrace.actors.environment.rendering.tokenizer import ModelTokenizer
+from headrace.actors.rendering.chat import ChatRenderer
+from headrace.actors.rendering.plain import PlainRenderer
+from headrace.actors.rendering.renderer import Renderer
+from headrace.actors.rendering.tokenizer import ModelTokenizer
 
 RendererFactory = Callable[[ModelTokenizer], Renderer]
 RENDERERS = ("auto", "chat", "plain")

@@ -7,10 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import processors
 
-from headrace.actors.environment.environment import Tool
-from headrace.actors.environment.rendering import ChatRenderer
-from headrace.actors.environment.rendering.chat_template import ChatTemplate, plain_content
-from headrace.actors.session import ChatMessage
+from headrace.actors.rendering import ChatRenderer
+from headrace.actors.rendering.chat_template import ChatTemplate, plain_content
+from headrace.actors.session import ChatMessage, Tool
 
 USER = ChatMessage("user", "2+2?")
 TOOL = ChatMessage("tool", "hello 12")

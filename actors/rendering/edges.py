@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.actors.environment.rendering.tokenizer import ModelTokenizer
+from headrace.actors.rendering.tokenizer import ModelTokenizer
 
 
 def with_bos(ids: list[int], bos: int | None) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.actors.environment.rendering import ChatRenderer, PlainRenderer, before_stop, load_renderer
+from headrace.actors.rendering import ChatRenderer, PlainRenderer, before_stop, load_renderer
 from headrace.actors.session import ChatMessage
 
 MESSAGES = [ChatMessage("system", "hel"), ChatMessage("user", "lo")]

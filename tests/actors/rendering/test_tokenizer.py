@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.actors.environment.rendering import ModelTokenizer, PlainRenderer, load_renderer
+from headrace.actors.rendering import ModelTokenizer, PlainRenderer, load_renderer
 
 
 def test_the_tiny_tokenizer_is_the_one_of_the_cases(tokenizer):
