@@ -2,7 +2,7 @@
 
     python benchmarks/objectives.py [--quick] [--json FILE]
 
-Random inputs in float64, twins one token at a time in plain Python (objective_twins/); gradients by the complex step.
+Random inputs in float64, twins one token at a time in plain Python (twins/); gradients by the complex step.
 Differences are relative where numbers are larger than 1. Ends with 1 where one is 1e-9 or more. --quick: fewer inputs.
 """
 
@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from objective_twins import drawing
-from objective_twins.comparing import advantage_difference, aggregation_difference, objective_differences
-from objective_twins.rows import ADVANTAGES, AGGREGATIONS, OBJECTIVES
+from twins import drawing
+from twins.comparing import advantage_difference, aggregation_difference, objective_differences
+from twins.rows import ADVANTAGES, AGGREGATIONS, OBJECTIVES
 
 BOUND = 1e-9
 NUM_DRAWS, NUM_DRAWS_QUICK = 2000, 100

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from objective_twins import advantages, aggregation
-from objective_twins.tokens import Token
+from twins import advantages, aggregation
+from twins.tokens import Token
 
 SPREADS = (1e-4, 0.02, 0.3, 2.0, 15.0)
 """of the log-ratios: from less than gspo's clip to past the clamp of ±20"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from objective_twins.tokens import Number, Token, clip, ratio, smaller
+from twins.tokens import Number, Token, clip, ratio, smaller
 
 
 def is_reinforce(tokens: Sequence[Token], *, c: float = 5.0, low: float = 0.05, high: float = 10.0) -> list[Number]:

@@ -13,8 +13,8 @@ import torch
 from headrace.actors.learner.advantages import Advantage, BatchRewards
 from headrace.actors.learner.aggregation import Aggregation
 from headrace.actors.learner.objectives import Objective, ObjectiveTerms, TrainedTokens
-from objective_twins import advantages, aggregation
-from objective_twins.tokens import Token, Twin, gradient
+from twins import advantages, aggregation
+from twins.tokens import Token, Twin, gradient
 
 
 def difference(ours: Sequence[float] | np.ndarray, twin: Sequence[float] | np.ndarray) -> float:

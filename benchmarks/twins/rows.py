@@ -19,10 +19,10 @@ from headrace.actors.learner.objectives import (
     Objective,
     Topr,
 )
-from objective_twins import advantages as advantage_twins
-from objective_twins import aggregation as aggregation_twins
-from objective_twins import objectives as twins
-from objective_twins.tokens import Twin
+from twins import advantages as advantage_twins
+from twins import aggregation as aggregation_twins
+from twins import objectives as twins
+from twins.tokens import Twin
 
 OBJECTIVES: dict[str, tuple[Objective, Twin]] = {
     "is_reinforce": (IsReinforce(), twins.is_reinforce),
