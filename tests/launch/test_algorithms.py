@@ -1,0 +1,121 @@
+"""Each recipe of configs/algorithm composes to the published form, and the learner can be built of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.launch.building import build
+from headrace.launch.compose import compose_config
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "is_reinforce": {"objective": "IsReinforce", "advantage": "Rloo", "aggregation": "TokenMean"},
+    "dr_grpo": {"objective": "ClippedRatio", "advantage": "GroupMean", "aggregation": "Constant"},
+    "gspo": {"objective": "Gspo", "advantage": "Grpo", "aggregation": "SequenceMean", "num_minibatches": 4},
+    "cispo": {"objective": "Cispo", "advantage": "Grpo", "aggregation": "TokenMean"},
+    "decoupled_ppo": {
+        "objective": "DecoupledPpo",
+        "advantage": "Batch",
+        "aggregation": "TokenMean",
+        "num_minibatches": 4,
+    },
+    "topr": {"objective": "Topr", "advantage": "GroupMean", "aggregation": "Constant"},
+    "dppo": {"objective": "Dppo", "advantage": "GroupMean", "aggregation": "TokenMean"},
+}
+"""the classes of the parts; what is not named: one update a batch, no correction, penalty or KL"""
+
+
+def learner(*overrides: str) -> dict[str, Any]:
+    config: dict[str, Any] = compose_config(overrides).resolve(dir="runs/x", id="1.2.3")["learner"]
+    return config
+
+
+def class_of(part: Any) -> str | None:
+    return None if part is None else str(part["_target_"].rpartition(".")[2])
+
+
+def parts(config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "objective": class_of(config["objective"]),
+        "advantage": class_of(config["advantage"]),
+        "aggregation": class_of(config["aggregation"]),
+        "corrections": sorted(config["corrections"]),
+        "penalties": sorted(config["penalties"]),
+        "kl": class_of(config["kl"]),
+        "num_minibatches": config["num_minibatches"],
+        "num_epochs": config["num_epochs"],
+    }
+
+
+def test_every_recipe_is_here(repository: Path) -> None:
+    found = {path.stem for path in (repository / "configs" / "algorithm").glob("*.yaml")}
+    assert found == {*RECIPES, "none"}
+
+
+@pytest.mark.parametrize("experiment", ["quickstart", "smoke"])
+@pytest.mark.parametrize("name", RECIPES)
+def test_it_composes_to_the_published_form(name: str, experiment: str) -> None:
+    config = learner(f"experiment={experiment}", f"algorithm={name}")
+    alone = {"corrections": [], "penalties": [], "kl": None, "num_minibatches": 1, "num_epochs": 1}
+    assert parts(config) == alone | RECIPES[name]
+    built, problems = build(config, "learner")
+    assert problems == []
+    assert type(built).__name__ == "Learner"
+
+
+def test_the_clip_of_each(repository: Path) -> None:
+    def clips(name: str) -> tuple[float, float]:
+        objective = learner(f"algorithm={name}")["objective"]
+        return objective["clip_low"], objective["clip_high"]
+
+    assert clips("dr_grpo") == clips("decoupled_ppo") == (0.2, 0.2)
+    assert clips("gspo") == (3e-4, 4e-4)
+
+
+def test_without_a_recipe_the_experiment_has_its_way() -> None:
+    config = parts(learner("experiment=quickstart"))
+    assert config["objective"] == "IsReinforce"
+    assert config["kl"] == "K2"
+
+
+def test_a_recipe_comes_after_the_experiment_and_the_command_line_after_both() -> None:
+    assert parts(learner("experiment=quickstart", "algorithm=dr_grpo"))["kl"] is None
+    config = learner(
+        "algorithm=gspo",
+        "experiment=quickstart",
+        "learner/kl=k2",
+        "learner/corrections=tis",
+        "learner/advantage=rloo",
+        "learner.num_minibatches=2",
+        "learner.objective.clip_high=0.01",
+    )
+    assert parts(config) == {
+        "objective": "Gspo",
+        "advantage": "Rloo",
+        "aggregation": "SequenceMean",
+        "corrections": ["tis"],
+        "penalties": [],
+        "kl": "K2",
+        "num_minibatches": 2,
+        "num_epochs": 1,
+    }
+    assert config["objective"]["clip_high"] == 0.01
+
+
+@pytest.mark.parametrize("name", ["is_reinforce", "cispo", "decoupled_ppo", "topr", "dppo"])
+def test_a_weight_is_refused_before_what_holds_one(name: str) -> None:
+    _, problems = build(learner(f"algorithm={name}", "learner/corrections=tis"), "learner")
+    assert [problem.key for problem in problems] == ["learner.corrections"]
+    assert "masks" in problems[0].allowed
+
+
+@pytest.mark.parametrize("name", ["dr_grpo", "gspo"])
+def test_a_weight_may_stand_before_what_is_built_on_rho(name: str) -> None:
+    assert build(learner(f"algorithm={name}", "learner/corrections=tis"), "learner")[1] == []
+
+
+def test_cispo_on_rho_takes_a_weight() -> None:
+    overrides = ("algorithm=cispo", "learner.objective.ratio=rho", "learner/corrections=tis")
+    assert build(learner(*overrides), "learner")[1] == []
