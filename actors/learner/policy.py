@@ -77,6 +77,10 @@ class Policy:
     def vocab_size(self) -> int:
         return int(self._head.weight.shape[0])
 
+    @property
+    def hidden_size(self) -> int:
+        return int(self._head.weight.shape[1])
+
     def observer(self) -> Policy:
         """The same weights (the very memory) under modules of their own, for another thread to compute with while this
         one trains: modules hold state, such as the frequencies of long positions, or whether adapters are on. Takes
@@ -110,11 +114,20 @@ class Policy:
         The head runs on trained positions only and in float32; logits are divided by the session's temperature before
         the log-softmax, exactly as the engine does. Raises Interrupted after `interrupt`.
         """
+        return self.logprobs_of(self.predictors(micro_batch), micro_batch, temperature_N)
+
+    def predictors(self, micro_batch: MicroBatch) -> torch.Tensor:
+        """The last hidden states that predict the trained tokens, float32[N, H]. Raises Interrupted."""
         if self._interrupted.is_set():
             raise Interrupted
         hidden_RLH = self._hidden(micro_batch)
         predictors_N = self._tensor(micro_batch.predictors_N)
-        hidden_NH = hidden_RLH.flatten(0, 1).index_select(0, predictors_N).float()
+        return hidden_RLH.flatten(0, 1).index_select(0, predictors_N).float()
+
+    def logprobs_of(
+        self, hidden_NH: torch.Tensor, micro_batch: MicroBatch, temperature_N: torch.Tensor
+    ) -> torch.Tensor:
+        """See token_logprobs. hidden_NH: what `predictors` gave."""
         logits_NV = nn.functional.linear(hidden_NH, self._head.weight.float(), self._bias())
         logits_NV = logits_NV / temperature_N.to(self.device)[:, None]
         targets_N1 = self._tensor(micro_batch.targets_N)[:, None]

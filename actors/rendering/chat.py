@@ -60,6 +60,23 @@ class ChatRenderer:
         ids = self._tokenizer.encode(self._after_answer(messages))
         return ids[self._num_already_sampled(ids, sampled) :]
 
+    def answer_ids(self, before: Sequence[ChatMessage], answer: ChatMessage, tools: Sequence[Tool] = ()) -> list[int]:
+        """Raises ValueError where the template does not write `answer` behind what it opens the turn with."""
+        opened = self._template.render(before, tools, generation_prompt=True)
+        whole = self._template.render([*before, answer], tools, generation_prompt=False)
+        if not whole.startswith(opened):
+            raise ValueError(
+                "the chat template rewrites what comes before an assistant's turn, so that its text cannot be told "
+                f"apart: {opened[-60:]!r} is no beginning of {whole[:200]!r}…; use another template"
+            )
+        ids = self._tokenizer.encode(whole[len(opened) :])
+        for end in range(len(ids), 0, -1):  # behind the stop token comes white space at most, which nobody samples
+            if ids[end - 1] in self._stop_token_ids:
+                return ids[:end]
+            if self._tokenizer.decode([ids[end - 1]], special_tokens=True).strip():
+                break
+        return ids
+
     def text(self, token_ids: Sequence[int], *, special_tokens: bool = False) -> str:
         return self._tokenizer.decode(token_ids, special_tokens=special_tokens)
 

@@ -31,6 +31,14 @@ class PlainRenderer:
     def continuation_ids(self, messages: Sequence[ChatMessage], *, sampled: Sequence[int]) -> list[int]:
         return self._tokenizer.encode(_joined(messages))
 
+    def answer_ids(self, before: Sequence[ChatMessage], answer: ChatMessage, tools: Sequence[Tool] = ()) -> list[int]:
+        """The text and the first stop token. Raises ValueError for tool calls: there is no form to write them in."""
+        if answer.tool_calls:
+            raise ValueError(
+                "renderer: plain has no form for tool calls; write them into the content, or use a chat template"
+            )
+        return self._tokenizer.encode(plain_content(answer.content)) + list(self._stop_token_ids[:1])
+
     def text(self, token_ids: Sequence[int], *, special_tokens: bool = False) -> str:
         return self._tokenizer.decode(token_ids, special_tokens=special_tokens)
 

@@ -32,6 +32,10 @@ class Renderer(Protocol):
         """What follows the turn `sampled` so that the assistant may speak again: the rest of the template's closing of
         that turn (all of it where the turn was cut before its stop token), `messages`, and the next opening."""
 
+    def answer_ids(self, before: Sequence[ChatMessage], answer: ChatMessage, tools: Sequence[Tool] = ()) -> list[int]:
+        """What the assistant would have sampled to say `answer` after `before`: its text and calls as the template
+        writes them, up to and with the token that ends the turn, where the template has one. For fine-tuning."""
+
     def text(self, token_ids: Sequence[int], *, special_tokens: bool = False) -> str:
         """The text of these tokens; the names of special tokens appear in it only where that is asked for."""
 

@@ -12,8 +12,10 @@ import torch
 
 from headrace.actors.learner.advantages import Advantage, BatchRewards
 from headrace.actors.learner.aggregation import Aggregation
+from headrace.actors.learner.corrections import Correction
+from headrace.actors.learner.kl import KlPenalty
 from headrace.actors.learner.objectives import Objective, ObjectiveTerms, TrainedTokens
-from twins import advantages, aggregation
+from twins import advantages, aggregation, corrections
 from twins.tokens import Token, Twin, gradient
 
 
@@ -77,3 +79,31 @@ def aggregation_difference(
     weights_S = rule(num_tokens_S, group_S)
     ours = sum(weight * sum(sequence) for weight, sequence in zip(weights_S, sequences, strict=True))
     return difference([ours], [twin(batch)])
+
+
+def correction_difference(
+    correction: Correction,
+    twin: Callable[[Sequence[corrections.Token]], list[float]],
+    sequences: Sequence[Sequence[Token]],
+) -> float:
+    factors = [
+        factor
+        for sequence in sequences
+        for factor in twin([corrections.Token(t.held, t.old, t.mu, t.advantage, t.lag) for t in sequence])
+    ]
+    return difference(correction(trained_tokens(sequences)).numpy(), factors)
+
+
+def kl_differences(
+    penalty: KlPenalty, twin: Callable[[float, float], tuple[float, float]], sequences: Sequence[Sequence[Token]]
+) -> tuple[float, float]:
+    """→ of the values, of the gradient by log pi; pi_old stands for pi_ref."""
+    tokens = trained_tokens(sequences)
+    values_N = penalty(tokens.logprobs_N, tokens.proximal_logprobs_N)
+    (slopes_N,) = torch.autograd.grad(values_N.sum(), tokens.logprobs_N)
+    values, slopes = zip(*(twin(t.held, t.old) for sequence in sequences for t in sequence), strict=True)
+    return difference(values_N.detach().numpy(), values), difference(slopes_N.numpy(), slopes)
+
+
+def penalty_difference(ours: Callable[[int], float], twin: Callable[[int], float], lengths: Sequence[int]) -> float:
+    return difference([ours(length) for length in lengths], [twin(length) for length in lengths])

@@ -3,11 +3,13 @@ and its twin. A new part gets a line here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from headrace.actors.learner.advantages import Advantage, Batch, GroupMean, Grpo, Rloo, RunningMean
 from headrace.actors.learner.aggregation import Aggregation, Constant, PromptMean, SequenceMean, TokenMean
+from headrace.actors.learner.corrections import Correction, Geo, Icepop, Mis, Opsm, Tis, Veto
+from headrace.actors.learner.kl import K1, K2, K3, KlPenalty
 from headrace.actors.learner.objectives import (
     Cispo,
     ClippedRatio,
@@ -21,6 +23,8 @@ from headrace.actors.learner.objectives import (
 )
 from twins import advantages as advantage_twins
 from twins import aggregation as aggregation_twins
+from twins import corrections as correction_twins
+from twins import kl as kl_twins
 from twins import objectives as twins
 from twins.tokens import Twin
 
@@ -59,4 +63,20 @@ AGGREGATIONS: dict[str, tuple[Aggregation, Callable[[aggregation_twins.Batch], f
     "sequence_mean": (SequenceMean(), aggregation_twins.sequence_mean),
     "constant": (Constant(tokens=40), partial(aggregation_twins.constant, tokens=40)),
     "prompt_mean": (PromptMean(), aggregation_twins.prompt_mean),
+}
+
+CORRECTIONS: dict[str, tuple[Correction, Callable[[Sequence[correction_twins.Token]], list[float]]]] = {
+    "tis": (Tis(), correction_twins.tis),
+    "icepop": (Icepop(), correction_twins.icepop),
+    "mis by token": (Mis(), correction_twins.mis_token),
+    "mis by sequence": (Mis(level="sequence"), correction_twins.mis_sequence),
+    "veto": (Veto(), correction_twins.veto),
+    "opsm": (Opsm(), correction_twins.opsm),
+    "geo": (Geo(), correction_twins.geo),
+}
+
+KL: dict[str, tuple[KlPenalty, Callable[[float, float], tuple[float, float]]]] = {
+    "k1": (K1(coefficient=0.3), partial(kl_twins.k1, beta=0.3)),
+    "k2": (K2(coefficient=0.3), partial(kl_twins.k2, beta=0.3)),
+    "k3": (K3(coefficient=0.3), partial(kl_twins.k3, beta=0.3)),
 }

@@ -12,7 +12,15 @@ from headrace.launch.compose import compose_config
 
 RECIPES: dict[str, dict[str, Any]] = {
     "is_reinforce": {"objective": "IsReinforce", "advantage": "Rloo", "aggregation": "TokenMean"},
+    "grpo": {"objective": "ClippedRatio", "advantage": "Grpo", "aggregation": "SequenceMean", "kl": "K3"},
     "dr_grpo": {"objective": "ClippedRatio", "advantage": "GroupMean", "aggregation": "Constant"},
+    "dapo": {
+        "objective": "ClippedRatio",
+        "advantage": "Grpo",
+        "aggregation": "TokenMean",
+        "penalties": ["overlong"],
+        "num_minibatches": 16,
+    },
     "gspo": {"objective": "Gspo", "advantage": "Grpo", "aggregation": "SequenceMean", "num_minibatches": 4},
     "cispo": {"objective": "Cispo", "advantage": "Grpo", "aggregation": "TokenMean"},
     "decoupled_ppo": {
@@ -23,8 +31,12 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
     "topr": {"objective": "Topr", "advantage": "GroupMean", "aggregation": "Constant"},
     "dppo": {"objective": "Dppo", "advantage": "GroupMean", "aggregation": "TokenMean"},
+    "reinforce_pp": {"objective": "ClippedRatio", "advantage": "GroupMean", "aggregation": "TokenMean", "kl": "K1"},
 }
 """the classes of the parts; what is not named: one update a batch, no correction, penalty or KL"""
+
+ELSEWHERE = {"ppo"}
+"""with a critic, and tests of its own"""
 
 
 def learner(*overrides: str) -> dict[str, Any]:
@@ -51,7 +63,7 @@ def parts(config: dict[str, Any]) -> dict[str, Any]:
 
 def test_every_recipe_is_here(repository: Path) -> None:
     found = {path.stem for path in (repository / "configs" / "algorithm").glob("*.yaml")}
-    assert found == {*RECIPES, "none"}
+    assert found - {"none", *ELSEWHERE} == set(RECIPES)
 
 
 @pytest.mark.parametrize("experiment", ["quickstart", "smoke"])
@@ -65,13 +77,17 @@ def test_it_composes_to_the_published_form(name: str, experiment: str) -> None:
     assert type(built).__name__ == "Learner"
 
 
-def test_the_clip_of_each(repository: Path) -> None:
+def test_the_numbers_of_the_papers() -> None:
     def clips(name: str) -> tuple[float, float]:
         objective = learner(f"algorithm={name}")["objective"]
         return objective["clip_low"], objective["clip_high"]
 
-    assert clips("dr_grpo") == clips("decoupled_ppo") == (0.2, 0.2)
+    assert clips("grpo") == clips("dr_grpo") == clips("decoupled_ppo") == clips("reinforce_pp") == (0.2, 0.2)
+    assert clips("dapo") == (0.2, 0.28)
     assert clips("gspo") == (3e-4, 4e-4)
+    assert learner("algorithm=grpo")["kl"]["coefficient"] == 0.04
+    assert learner("algorithm=reinforce_pp")["kl"]["whiten"] is True
+    assert compose_config(["algorithm=dapo"]).resolve(dir="x", id="y")["dispatcher"]["zero_variance"] == "drop"
 
 
 def test_without_a_recipe_the_experiment_has_its_way() -> None:
@@ -111,7 +127,7 @@ def test_a_weight_is_refused_before_what_holds_one(name: str) -> None:
     assert "masks" in problems[0].allowed
 
 
-@pytest.mark.parametrize("name", ["dr_grpo", "gspo"])
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "dapo", "gspo", "reinforce_pp"])
 def test_a_weight_may_stand_before_what_is_built_on_rho(name: str) -> None:
     assert build(learner(f"algorithm={name}", "learner/corrections=tis"), "learner")[1] == []
 

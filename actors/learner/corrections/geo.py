@@ -1,6 +1,6 @@
-"""Geometric mask: a sequence is left out where exp(mean_t log m_t) lies outside [low, high]. The mean does not grow with
-the length, so that one bound serves short and long sequences. J. Liu, Y. Li et al., "When speed kills stability" (2025),
-part 3, and the rollout correction of verl.
+"""Geometric mask: a sequence is left out where exp(mean_t log m_t) lies outside [low, high]. The mean does not grow
+with the length, so that one bound serves short and long sequences. J. Liu, Y. Li et al., "When speed kills stability"
+(2025), part 3, and the rollout correction of verl.
 
 Only tokens of lag 0 are looked at: there m is the engine's mismatch alone, and bounds this narrow mean something. On
 older tokens m holds staleness too, which no such bound would pass. A sequence without tokens of lag 0 is kept.

@@ -1,8 +1,8 @@
 """Masked importance sampling: 0 outside [low, high], else 1. J. Liu, Y. Li et al., "When speed kills stability" (2025).
 
-level "token": by m of the token. level "sequence": by the PRODUCT of m over the sequence's tokens, which is the ratio of
-the probabilities of the whole sequence, as in that paper: the longer the sequence, the further from 1. For the geometric
-mean, which does not depend on length, see `geo`. The paper's weight is mask times m: compose with `tis` for it.
+level "token": by m of the token. level "sequence": by the PRODUCT of m over the sequence's tokens, which is the ratio
+of the probabilities of the whole sequence, as in that paper: the longer the sequence, the further from 1. For the
+geometric mean, which does not depend on length, see `geo`. The paper's weight is mask times m: add `tis` for it.
 """
 
 from __future__ import annotations

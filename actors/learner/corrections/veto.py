@@ -1,5 +1,5 @@
 """Veto: a sequence with any token of m < below is left out whole. J. Liu, Y. Li et al., "When speed kills stability"
-(2025), and the rollout correction of verl: one token that the trainer holds for impossible spoils all that follows it."""
+(2025), and the rollout correction of verl: one token that the trainer holds for impossible spoils what follows it."""
 
 from __future__ import annotations
 

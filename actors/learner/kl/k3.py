@@ -1,6 +1,6 @@
 """k3 = e^(−ℓ) − 1 + ℓ with ℓ = log(pi / pi_ref), as a loss: GRPO's published form, arXiv 2402.03300 eq. 4.
 
-Its value estimates KL(pi, pi_ref), never below 0; its gradient as a loss is another one's, (1 − e^(−ℓ)), which saturates
+Its value estimates KL(pi, pi_ref), never below 0; its gradient as a loss is another one's, 1 − e^(−ℓ), which saturates
 for ℓ > 0 and explodes for ℓ < 0 (arXiv 2506.09477). It is here for comparisons with published GRPO; else choose k2.
 """
 

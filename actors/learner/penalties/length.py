@@ -41,8 +41,8 @@ class ConcaveLength:
             )
         if not weights or not all(0 <= weight < math.inf for weight in weights.values()) or not any(weights.values()):
             raise ValueError(
-                f"penalties.length.weights must be >= 0 and finite, one of them > 0, got {dict(weights)}; for no penalty "
-                "leave it out of learner/penalties"
+                f"penalties.length.weights must be >= 0 and finite, one of them > 0, got {dict(weights)}; for no "
+                "penalty leave it out of learner/penalties"
             )
         self._coefficient = coefficient
         self._weights = dict(weights)

@@ -25,13 +25,14 @@ import torch
 
 from headrace.actors.learner.actor import Learner
 from headrace.actors.learner.checkpoint import list_checkpoints, read_info
-from headrace.actors.learner.documents import GeneratedDocuments
+from headrace.actors.learner.documents import GeneratedDocuments, JsonLines
 from headrace.actors.learner.kl import K2
 from headrace.actors.learner.lora import LoraSettings
 from headrace.actors.learner.optimizer import Optimizer
 from headrace.actors.learner.policy import Policy
 from headrace.actors.learner.probe import LogprobProbe
 from headrace.actors.learner.stages.pretrain import Pretrain
+from headrace.actors.learner.stages.sft import Sft
 from headrace.actors.learner.versions import VersionLog
 from headrace.actors.messages import (
     Accepted,
@@ -410,6 +411,40 @@ def test_pretraining_comes_first_and_version_1_holds_step_0(play):
     assert held_out[-1] < held_out[0]
     assert world.published[0] == (1, 0)
     assert world.asked[0] == 0
+
+
+def test_pretrain_then_sft_then_rl_in_one_run(play, tmp_path):
+    """Each stage goes on from the weights of the one before; a learner that is resumed repeats none of them."""
+    chats = [
+        [{"role": "user", "content": f"{a}{b}?"}, {"role": "assistant", "content": a}] for a in "ab" for b in "cdef"
+    ]
+    path = tmp_path / "chats.jsonl"
+    path.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
+    texts = GeneratedDocuments(make=lambda rng: "".join(rng.choice("abcdef?") for _ in range(rng.randint(3, 8))))
+    stages = {
+        "pretrain": Pretrain(source=texts, steps=20, documents_per_step=16, warmup_steps=5),
+        "sft": Sft(
+            source=JsonLines(paths=str(path), field=None, held_out_fraction=0.3),
+            steps=40,
+            documents_per_step=8,
+            lr=1e-2,
+        ),
+        "checkpoint_every_steps": 1,
+    }
+    world = play(**stages, max_steps=2)
+    pretrained, tuned = world.series("pretrain", "loss"), world.series("sft", "loss")
+    assert (len(pretrained), len(tuned)) == (20, 40)
+    assert tuned[-1] < 0.1 < tuned[0]
+    held_out, perplexity = world.series("sft", "held_out_loss"), world.series("sft", "perplexity")
+    assert perplexity == [math.exp(loss) for loss in held_out]
+    assert len(held_out) == 1
+    order = [m.stream for stream in ("pretrain", "sft", "train") for m in world.metrics[stream]]
+    assert order == ["pretrain"] * 20 + ["sft"] * 40 + ["train"] * 2
+    assert world.published[0] == (1, 0)
+    assert play(**stages, checkpoints="again", max_steps=0).series("sft", "loss") == tuned
+    second = play(**stages, max_steps=3)
+    assert second.asked == [2]
+    assert not second.series("pretrain", "loss") + second.series("sft", "loss")
 
 
 def test_a_lora_run_sends_adapters_alone_and_learns(play, tmp_path):
