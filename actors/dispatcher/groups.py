@@ -67,9 +67,7 @@ class GroupBook:
         waiting = {spec.session_id for spec in specs}
         self._groups[first.group_id] = OpenGroup(first.group_id, first.task, order, waiting, began_s)
 
-    def reopen(
-        self, specs: list[SessionSpec], order: int, graded: dict[int, Trajectory], began_s: float = 0.0
-    ) -> None:
+    def reopen(self, specs: list[SessionSpec], order: int, graded: dict[int, Trajectory], began_s: float = 0.0) -> None:
         """A group under way as a journal knew it: the members that are left, and the trajectories of some of them."""
         self.open(specs, order, began_s)
         for trajectory in graded.values():

@@ -27,9 +27,10 @@ def check_at_least(name: str, value: float, least: float) -> None:
 class TrainingSettings:
     """`batch_sessions`: sessions of one optimizer step; `hard_lag_versions`: what is older when it would be trained
     meets `over_age`. In sync mode both lag limits are 0, whatever is given. `max_attempts`: of a session, that failed
-    by themselves; `max_losses`: that were lost with whoever had them. Beyond either its task is quarantined. `group_extra`: sessions issued beyond
-    `group_size`; the first `group_size` that are graded make the group. `group_deadline_s`: that long after its issue a
-    group goes on with what is graded, two at least; None waits for all."""
+    by themselves; `max_losses`: that were lost with whoever had them. Beyond either its task is quarantined.
+    `group_extra`: sessions issued beyond `group_size`; the first `group_size` that are graded make the group.
+    `group_deadline_s`: that long after its issue a group goes on with what is graded, two at least; None waits for
+    all."""
 
     group_size: int
     batch_sessions: int

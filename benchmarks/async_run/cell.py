@@ -84,7 +84,8 @@ def _write_model(folder: Path, context_tokens: int) -> None:
 
 def _config(cell: Cell, folder: Path) -> dict[str, Any]:
     lengths, machine = cell.lengths, cell.machine
-    assert machine.slots % cell.engines == 0 and machine.slots % cell.environments == 0, machine
+    assert machine.slots % cell.engines == 0, machine
+    assert machine.slots % cell.environments == 0, machine
     context_tokens = lengths.max_tokens + _PROMPT_ROOM
     roles: dict[str, dict[str, Any]] = {
         "parameter_server": {

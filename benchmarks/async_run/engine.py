@@ -30,8 +30,8 @@ WORD, STOP = 3, 5
 
 
 class SlotEngine:
-    """`lengths`: keywords of Lengths; a session's length is its seed's. `record`: a folder, where each engine writes its
-    busy slots: [[time_s, slots busy from then on], …]."""
+    """`lengths`: keywords of Lengths; a session's length is its seed's. `record`: a folder, where each engine writes
+    its busy slots: [[time_s, slots busy from then on], …]."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class SlotEngine:
         return now_s - self._paused_s - paused_s
 
     async def _decode_until(self, until_s: float) -> None:
-        while (left_s := until_s - self._decoding_s()) > 1e-9:
+        while (left_s := until_s - self._decoding_s()) > 1e-9:  # noqa: ASYNC110
             await asyncio.sleep(left_s)  # a pause meanwhile leaves something to wait for
 
     def _versions_at(self, times_s: np.ndarray) -> np.ndarray:

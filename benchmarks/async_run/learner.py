@@ -53,9 +53,7 @@ class BufferNumbers:
         self._free = num_buffers
         self._held: set[int] = set()
 
-    def stage(
-        self, tensors: Mapping[str, Any], *, version: int, step: int, dtype: str | None = None
-    ) -> Sealed | None:
+    def stage(self, tensors: Mapping[str, Any], *, version: int, step: int, dtype: str | None = None) -> Sealed | None:
         if not self._free:
             return None
         self._free -= 1
