@@ -126,7 +126,7 @@ def test_a_source_of_its_own_may_be_the_held_out_one(policy: Policy, tokenizer: 
     (tmp_path / "a.txt").write_text("abcabc\n")
     other = GeneratedDocuments(make=lambda rng: "zzzz")
     source = TextFiles(paths=str(tmp_path / "a.txt"), held_out_fraction=0.0)
-    stage = Pretrain(source=source, held_out=other, steps=30, num_held_out=4)
+    stage = Pretrain(source=source, held_out=other, steps=30, num_held_out=4, warmup_steps=0, lr=1e-2)
     loss, reports = train(stage, policy, text_encoder(tokenizer, 16))
     assert reports[-1]["loss"] < 0.5 < loss
 
