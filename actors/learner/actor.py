@@ -130,6 +130,7 @@ class Learner(WeightGroupRoot):
         clip_grad_norm: float = 1.0,
         tokens_per_row: int = 0,
         tokens_per_micro_batch: int = 2048,
+        logits_chunk_tokens: int = 512,
         autocast: Literal["none", "bfloat16"] = "none",
         device: str = "cpu",
         num_threads: int | None = None,
@@ -158,6 +159,7 @@ class Learner(WeightGroupRoot):
             ("weights_every_steps", weights_every_steps, 1),
             ("weights_bucket_bytes", weights_bucket_bytes, 64),
             ("checkpoint_every_steps", checkpoint_every_steps, 0),
+            ("logits_chunk_tokens", logits_chunk_tokens, 1),
             ("num_minibatches", num_minibatches, 1),
             ("num_epochs", num_epochs, 1),
             ("num_threads", 1 if num_threads is None else num_threads, 1),
@@ -254,6 +256,7 @@ class Learner(WeightGroupRoot):
         self._run_id = run_id
         self._seed = seed
         self._autocast = autocast
+        self._logits_chunk_tokens = logits_chunk_tokens
         self._device = device
         self._num_threads = num_threads
         self._weights_transport = weights_transport
@@ -363,6 +366,7 @@ class Learner(WeightGroupRoot):
             packing=self._packing,
             adam=self._adam,
             autocast=self._autocast,
+            logits_chunk_tokens=self._logits_chunk_tokens,
             device=self._device,
             seed=self._seed,
             lora=self._lora,

@@ -62,6 +62,7 @@ class Workbench:
         packing: PackingSettings,
         adam: AdamSettings,
         autocast: str,
+        logits_chunk_tokens: int,
         device: str,
         seed: int,
         lora: LoraSettings | None = None,
@@ -73,6 +74,7 @@ class Workbench:
         self._threads = threads
         self._store = store
         self._autocast = autocast
+        self._logits_chunk_tokens = logits_chunk_tokens
         self._lora = lora
         self._adam = adam
         self._objective = objective
@@ -97,7 +99,7 @@ class Workbench:
         weights = checkpoint or model_folder
         if checkpoint is not None and lora is not None:
             weights = store.base
-        self.policy = Policy.load(weights, autocast=autocast, device=device)
+        self.policy = Policy.load(weights, autocast=autocast, device=device, logits_chunk_tokens=logits_chunk_tokens)
         self._critic: Critic | None = None
         if critic is not None:
             self._critic = Critic(critic, hidden_size=self.policy.hidden_size, device=self.policy.device)
@@ -200,7 +202,12 @@ class Workbench:
 
     def _reference(self) -> Policy:
         folder = self._store.reference(self.policy.model)
-        reference = Policy.load(folder, autocast=self._autocast, device=str(self.policy.device))
+        reference = Policy.load(
+            folder,
+            autocast=self._autocast,
+            device=str(self.policy.device),
+            logits_chunk_tokens=self._logits_chunk_tokens,
+        )
         reference.model.requires_grad_(False)
         return reference
 
