@@ -161,6 +161,18 @@ def test_the_head_has_its_own_rate_and_lr_0_leaves_every_bit(policy, sequences):
     assert head.weight.detach().abs().max().item() == pytest.approx(1e-2, rel=1e-2)
 
 
+def test_a_gradient_of_the_head_that_is_not_finite_takes_no_step_of_either(policy, sequences):
+    trainer = make_trainer(policy, CriticSettings(), noise=0.3)
+    before = [p.detach().clone() for p in (*policy.model.parameters(), *trainer._critic.head.parameters())]
+    trainer.backward(sequences)
+    trainer._critic.head.weight.grad[0, 0] = float("inf")
+    norm, applied = trainer.optimizer.step(1e-3)
+    assert np.isfinite(norm)
+    assert not applied
+    after = [*policy.model.parameters(), *trainer._critic.head.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
+
+
 def test_several_updates_share_the_values_of_before_the_batch(policy, sequences):
     """So a head that is quick is held within value_clip of them."""
     settings = CriticSettings(lr=0.05, value_clip=0.1)
