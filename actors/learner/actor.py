@@ -95,8 +95,8 @@ class Learner(WeightGroupRoot):
     checkpoint_every_steps: 0 saves before `rl`, at the end and when stopped only. trained_path: where the sessions
     of each step are recorded (trained_log.py); None nowhere. dispatcher_patience_s: how long a dispatcher that is lost
     or silent is waited for. probe: what engines sample, at the start and the end; update_probe: with every version;
-    None: no probe. lora: `rl` trains adapters and sends only them; None: every weight. critic: a value head credits each
-    token, in place of `advantage`, which must then be None.
+    None: no probe. lora: `rl` trains adapters and sends only them; None: every weight. critic: a value head credits
+    each token, in place of `advantage`, which must then be None.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ class CriticSettings:
         whiten: bool = True,
         value_clip: float | None = 0.2,
         coefficient: float = 0.5,
-        lr: float = 1e-4,
+        lr: float = 1e-3,
         detach: bool = True,
         mlp_width: int = 0,
     ) -> None:

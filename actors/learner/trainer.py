@@ -262,7 +262,7 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, sequences: Sequence[TrainSequence]) -> float:
-        """The loss, without gradients: − J."""
+        """The loss, without gradients."""
         prepared = self._prepare(sequences)
         weights_S = self._weights(sequences)
         return sum(

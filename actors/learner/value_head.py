@@ -109,9 +109,10 @@ def value_loss(
     plain_N = (values_N - targets_N) ** 2
     if clip is None:
         return 0.5 * plain_N, torch.zeros_like(values_N, dtype=torch.bool)
-    near_N = old_N + (values_N - old_N).clamp(-clip, clip)
-    bounded_N = (near_N - targets_N) ** 2
-    return 0.5 * torch.maximum(plain_N, bounded_N), bounded_N > plain_N
+    moved_N = values_N - old_N
+    bounded_N = (old_N + moved_N.clamp(-clip, clip) - targets_N) ** 2
+    clipped_N = (moved_N.abs() > clip) & (bounded_N > plain_N)  # within the clip the two differ by rounding
+    return 0.5 * torch.maximum(plain_N, bounded_N), clipped_N
 
 
 def _make_head(hidden_size: int, mlp_width: int) -> nn.Module:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.actors.learner.critic import CriticSettings
 from headrace.launch.building import build
 from headrace.launch.compose import compose_config
 
@@ -135,3 +136,36 @@ def test_a_weight_may_stand_before_what_is_built_on_rho(name: str) -> None:
 def test_cispo_on_rho_takes_a_weight() -> None:
     overrides = ("algorithm=cispo", "learner.objective.ratio=rho", "learner/corrections=tis")
     assert build(learner(*overrides), "learner")[1] == []
+
+
+def test_ppo_has_a_critic_in_place_of_an_advantage_rule_and_groups_of_one() -> None:
+    config = compose_config(["algorithm=ppo"]).resolve(dir="runs/x", id="1.2.3")
+    alone = {"aggregation": "TokenMean", "corrections": [], "penalties": [], "kl": None, "num_epochs": 1}
+    assert parts(config["learner"]) == alone | {
+        "objective": "ClippedRatio",
+        "advantage": None,
+        "num_minibatches": 4,
+    }
+    critic = config["learner"]["critic"]
+    assert (critic["estimator"], critic["gamma"], critic["gae_lambda"], critic["value_clip"]) == ("gae", 1, 1, 0.2)
+    assert config["dispatcher"]["group_size"] == 1
+    assert config["dispatcher"]["zero_variance"] == "keep"
+    assert build(config["learner"], "learner")[1] == []
+    assert build(config["dispatcher"], "dispatcher")[1] == []
+    stale = learner("algorithm=ppo", "learner.critic.estimator=vtrace", "learner/corrections=tis")
+    assert build(stale, "learner")[1] == []
+
+
+def test_an_advantage_rule_beside_a_critic_is_refused() -> None:
+    config = learner("learner/critic=default")
+    assert config["advantage"] is None
+    config["advantage"] = {"_target_": "headrace.actors.learner.advantages.Rloo"}
+    _, problems = build(config, "learner")
+    assert [problem.key for problem in problems] == ["learner.advantage"]
+    assert "learner/critic=none" in problems[0].fix
+
+
+def test_the_file_and_the_class_have_the_same_defaults() -> None:
+    config = learner("learner/critic=default")["critic"]
+    written = {name: value for name, value in config.items() if name != "_target_"}
+    assert written == vars(CriticSettings())

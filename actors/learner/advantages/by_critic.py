@@ -1,5 +1,5 @@
-"""A_i = r_i: no baseline, since a critic's values are one, token by token (`credit.gae`, `credit.vtrace`). For groups of
-any size, one too; groups of equal rewards are as good as others."""
+"""A_i = r_i: no baseline, since a critic's values are one, token by token (`credit.gae`, `credit.vtrace`). For groups
+of any size, one too; groups of equal rewards are as good as others."""
 
 from __future__ import annotations
 
