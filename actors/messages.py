@@ -149,10 +149,12 @@ class NextBatch:
 @message("train.batch")
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """What one optimizer step eats. `version_steps` maps a version to its optimizer step."""
+    """What one optimizer step eats. `version_steps` maps a version to its optimizer step. `num_failed`: attempts of
+    training sessions that failed or timed out since the batch before; those that were lost with a process are not."""
 
     groups: tuple[Group, ...]
     version_steps: dict[int, int] = field(default_factory=dict)
+    num_failed: int = 0
 
 
 @message("train.trained")

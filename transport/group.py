@@ -22,6 +22,7 @@ class Group:
         self.policy = policy
         self._context = context
         self._turn = 0
+        self._homes = routing.Homes()
         self._outstanding: dict[str, int] = {}
 
     def members(self) -> list[str]:
@@ -44,12 +45,14 @@ class Group:
         return self.members()
 
     def pick(self, key: str | None = None) -> str | None:
-        """The member that the next message goes to; None where there is none. `key` makes it sticky."""
+        """The member that the next message goes to; None where there is none. `key` makes it sticky
+        (see `routing.Homes`)."""
         members = self.members()
         if not members:
             return None
         if key is not None:
-            return routing.sticky(members, key)
+            self._turn += 1
+            return self._homes.pick(members, key, self.outstanding, self._turn - 1)
         self._turn += 1
         if self.policy == "round_robin":
             return routing.round_robin(members, self._turn - 1)

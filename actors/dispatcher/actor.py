@@ -68,7 +68,7 @@ class Dispatcher(Actor):
     `session_timeout_s`: an attempt without a grade is given up after that long (environments have their own, shorter
     deadlines). `stall_log_s`: a learner that waits longer is told about in the log, with the ids of what is pending.
     `max_attempts`, `max_losses`: of a session, before its task is set aside: those that failed by themselves, and those
-    that were lost with whoever had them.
+    that were lost with whoever had them. `group_extra`, `group_deadline_s`: see TrainingSettings.
     `ledger_path`: the journal; what is found there is gone on from. None keeps it in memory.
     """
 
@@ -88,6 +88,8 @@ class Dispatcher(Actor):
         mode: Mode = "async",
         max_attempts: int = 3,
         max_losses: int = 20,
+        group_extra: int = 0,
+        group_deadline_s: float | None = None,
         pass_reward: float = 1.0,
         temperature: float = 1.0,
         max_tokens: int = 64,
@@ -109,6 +111,8 @@ class Dispatcher(Actor):
             mode=mode,
             max_attempts=max_attempts,
             max_losses=max_losses,
+            group_extra=group_extra,
+            group_deadline_s=group_deadline_s,
             pass_reward=pass_reward,
             temperature=temperature,
             max_tokens=max_tokens,
@@ -168,6 +172,8 @@ class Dispatcher(Actor):
         self._writing = context.spawn(self.commits.run(context.clock), "write the journal")
         context.spawn(self.seating.pump(), "place sessions")
         context.spawn(self.housekeeping.run(), "metrics and deadlines")
+        if self.training.settings.group_deadline_s is not None:
+            context.spawn(self._complete_late_groups(self.training.settings.group_deadline_s), "late groups")
         context.spawn(self._evaluate_and_end(), "evaluate")
 
     async def on_stop(self) -> None:
@@ -273,11 +279,19 @@ class Dispatcher(Actor):
         if self.evaluator.owns(message.trajectory.spec.session_id):
             self.evaluator.graded(message.trajectory)
         else:
-            self.training.graded(message.trajectory)
+            self.training.graded(message.trajectory, self.context.clock.time())
             self.feeding.group_ready()
         self._changed()
         await self.commits.durable()
         return Accepted()
+
+    async def _complete_late_groups(self, deadline_s: float) -> None:
+        """For the actor's life. A group goes on at most a twentieth of its deadline too late."""
+        while True:
+            await self.context.clock.sleep(deadline_s / 20)
+            if self.training.complete_late(self.context.clock.time()):
+                self.feeding.group_ready()
+                self._changed()
 
     def _take_back(self, session_ids: list[str], environment: str) -> None:
         """What an environment had not finished when it had to leave waits again: no attempt, no loss."""

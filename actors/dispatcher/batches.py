@@ -20,8 +20,11 @@ from headrace.actors.session import Group
 
 @dataclass(frozen=True, slots=True)
 class ReadyBatch:
+    """See Batch."""
+
     groups: tuple[Group, ...]
     version_steps: dict[int, int]
+    num_failed: int
 
 
 class Batches:
@@ -50,6 +53,7 @@ class Batches:
         self.buffer = ReadyBuffer(settings.consumption)
         self.batch: tuple[Group, ...] = ()
         self.learner_step = 0
+        self._num_failed = 0
 
     def take(self, step: int) -> ReadyBatch | None:
         """One batch for a learner that has done `step` optimizer steps, or None. What is too old goes first. A learner
@@ -64,10 +68,13 @@ class Batches:
         records = [self._ledger.get(t.spec.session_id) for group in self.batch for t in group.trajectories]
         oldest = min(record.oldest_version for record in records if record is not None)
         newest = max(record.newest_version for record in records if record is not None)
-        return ReadyBatch(self.batch, self._versions.steps_between(oldest, newest))
+        return ReadyBatch(self.batch, self._versions.steps_between(oldest, newest), self._num_failed)
 
     def _hand_out(self, taken: list[ReadyGroup]) -> None:
         self._counters["batches"] += 1
+        failed = sum(self._counters[f"attempts_{reason}"] for reason in (DropReason.FAILED, DropReason.TIMED_OUT))
+        self._num_failed = failed - self._counters["failures_told"]
+        self._counters["failures_told"] = failed
         for ready in taken:
             oldest_step = self._versions.step_of(ready.oldest_version)
             self._counters["groups_taken"] += 1

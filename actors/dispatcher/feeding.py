@@ -51,7 +51,7 @@ class Feeding:
             if batch is not None:
                 self._hunger.end()
                 await self._durable()
-                return Batch(batch.groups, batch.version_steps)
+                return Batch(batch.groups, batch.version_steps, batch.num_failed)
             now_s = clock.time()
             if self._training.finished or now_s >= until_s:
                 return Batch(())

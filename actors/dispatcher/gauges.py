@@ -38,7 +38,8 @@ class LongWait:
 
 def gauges(training: TrainingSessions, placement: Placement) -> dict[str, float]:
     """The stream "dispatcher": ledger counts, depths, slots, verdicts on groups, mean lags before and inside the
-    buffer."""
+    buffer; where groups go on without stragglers, the mean seconds of kept sessions beside those of all that began
+    (stragglers with what they had run: the bias against long ones is at least this)."""
     ledger, counters = training.ledger, training.counters
     values: dict[str, float] = {name: float(count) for name, count in ledger.snapshot().items()}
     values |= {
@@ -60,6 +61,11 @@ def gauges(training: TrainingSessions, placement: Placement) -> dict[str, float]
     if taken:
         values["lag_in_flight_mean"] = counters["lag_in_flight_sum"] / taken
         values["lag_in_queue_mean"] = counters["lag_in_queue_sum"] / taken
+    kept, stragglers = counters["sessions_kept"], counters["stragglers_begun"]
+    if stragglers:
+        kept_s, straggler_s = counters["kept_ms_sum"] / 1000, counters["straggler_ms_sum"] / 1000
+        values["session_s_kept_mean"] = kept_s / kept
+        values["session_s_begun_mean"] = (kept_s + straggler_s) / (kept + stragglers)
     return {name: float(value) for name, value in values.items()}
 
 

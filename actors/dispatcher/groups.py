@@ -19,12 +19,13 @@ float64)."""
 
 @dataclass(slots=True)
 class OpenGroup:
-    """A group under way. `waiting` holds the ids that are neither graded nor gone."""
+    """A group under way. `waiting` holds the ids that are neither graded nor gone. `began_s`: when it was issued."""
 
     group_id: str
     task: Task
     order: int
     waiting: set[str]
+    began_s: float = 0.0
     graded: dict[int, Trajectory] = field(default_factory=dict)
 
     @property
@@ -34,7 +35,8 @@ class OpenGroup:
 
 
 class GroupBook:
-    """All open groups. A group needs `min_members` to mean anything: 2, or 1 where groups are of one."""
+    """All open groups. A group is complete with `group_size` graded members, whatever more were issued, or when none is
+    left to wait for. It needs `min_members` to mean anything: 2, or 1 where groups are of one."""
 
     def __init__(self, group_size: int) -> None:
         if group_size < 1:
@@ -49,15 +51,25 @@ class GroupBook:
     def get(self, group_id: str) -> OpenGroup | None:
         return self._groups.get(group_id)
 
-    def open(self, specs: list[SessionSpec], order: int) -> None:
+    @property
+    def surplus(self) -> int:
+        """Members that will end as stragglers if all goes well: those beyond `group_size`."""
+        return sum(max(0, group.possible - self.group_size) for group in self._groups.values())
+
+    def late(self, before_s: float) -> list[OpenGroup]:
+        """Groups issued at or before that time that have enough graded members to go on without the rest."""
+        enough = [group for group in self._groups.values() if group.waiting and len(group.graded) >= self.min_members]
+        return [group for group in enough if group.began_s <= before_s]
+
+    def open(self, specs: list[SessionSpec], order: int, began_s: float = 0.0) -> None:
         """Start a group; `order` numbers the groups by issue."""
         first = specs[0]
         waiting = {spec.session_id for spec in specs}
-        self._groups[first.group_id] = OpenGroup(first.group_id, first.task, order, waiting)
+        self._groups[first.group_id] = OpenGroup(first.group_id, first.task, order, waiting, began_s)
 
-    def reopen(self, specs: list[SessionSpec], order: int, graded: dict[int, Trajectory]) -> None:
+    def reopen(self, specs: list[SessionSpec], order: int, graded: dict[int, Trajectory], began_s: float = 0.0) -> None:
         """A group under way as a journal knew it: the members that are left, and the trajectories of some of them."""
-        self.open(specs, order)
+        self.open(specs, order, began_s)
         for trajectory in graded.values():
             self.grade(trajectory)
 
@@ -66,7 +78,7 @@ class GroupBook:
         group = self._groups[trajectory.spec.group_id]
         group.waiting.discard(trajectory.spec.session_id)
         group.graded[trajectory.spec.member] = trajectory
-        return group if not group.waiting else None
+        return group if not group.waiting or len(group.graded) >= self.group_size else None
 
     def lose(self, spec: SessionSpec) -> OpenGroup | None:
         """One member is gone for good. Returns the group where it stands complete or can no longer succeed."""

@@ -39,7 +39,7 @@ class GroupIssuer:
         index = self._draw()
         group_id = f"g{self.num_groups:07d}"
         self.num_groups += 1
-        return index, [self.spec(group_id, member, index) for member in range(self._settings.group_size)]
+        return index, [self.spec(group_id, member, index) for member in range(self._settings.issued_per_group)]
 
     def spec(self, group_id: str, member: int, task_index: int) -> SessionSpec:
         sampling = Sampling(

@@ -43,6 +43,8 @@ class DropReason(StrEnum):
     QUARANTINED = "quarantined"
     ROLLED_BACK = "rolled_back"
     LOST = "lost"
+    STRAGGLER = "straggler"
+    """its group went on without it: it had enough members, or was past its deadline"""
 
 
 class LedgerImbalance(RuntimeError):

@@ -42,7 +42,7 @@ def restore_sessions(
             ready.append(ReadyGroup.of(_group(members), order, first.ready_order or 0, first.ready_step or 0))
         else:
             graded = {m.spec.member: m.trajectory for m in members if m.trajectory is not None}
-            groups.reopen([member.spec for member in members], order, graded)
+            groups.reopen([member.spec for member in members], order, graded, now_s)
     pending = [r.spec.session_id for r in records if r.state is SessionState.RUNNING and r.holder is None]
     return Restored(tuple(pending), tuple(ready), tuple(batch))
 

@@ -27,7 +27,10 @@ def check_at_least(name: str, value: float, least: float) -> None:
 class TrainingSettings:
     """`batch_sessions`: sessions of one optimizer step; `hard_lag_versions`: what is older when it would be trained
     meets `over_age`. In sync mode both lag limits are 0, whatever is given. `max_attempts`: of a session, that failed
-    by themselves; `max_losses`: that were lost with whoever had them. Beyond either its task is quarantined."""
+    by themselves; `max_losses`: that were lost with whoever had them. Beyond either its task is quarantined.
+    `group_extra`: sessions issued beyond `group_size`; the first `group_size` that are graded make the group.
+    `group_deadline_s`: that long after its issue a group goes on with what is graded, two at least; None waits for
+    all."""
 
     group_size: int
     batch_sessions: int
@@ -39,6 +42,8 @@ class TrainingSettings:
     mode: Mode = "async"
     max_attempts: int = 3
     max_losses: int = 20
+    group_extra: int = 0
+    group_deadline_s: float | None = None
     pass_reward: float = 1.0
     temperature: float = 1.0
     max_tokens: int = 64
@@ -52,6 +57,9 @@ class TrainingSettings:
         check_at_least("group_size", self.group_size, 1)
         check_at_least("max_attempts", self.max_attempts, 1)
         check_at_least("max_losses", self.max_losses, 1)
+        check_at_least("group_extra", self.group_extra, 0)
+        if self.group_deadline_s is not None and not self.group_deadline_s > 0:
+            raise ValueError(f"group_deadline_s must be > 0 or null, got {self.group_deadline_s}; null waits for all")
         check_at_least("max_tokens", self.max_tokens, 1)
         check_at_least("max_lag_versions", self.max_lag_versions, 0)
         if self.batch_sessions < self.group_size or self.batch_sessions % self.group_size:
@@ -69,6 +77,10 @@ class TrainingSettings:
                 f"temperature of training sessions must be finite and > 0, got {self.temperature}; "
                 "only evaluation is greedy"
             )
+
+    @property
+    def issued_per_group(self) -> int:
+        return self.group_size + self.group_extra
 
     @property
     def max_lag(self) -> int:

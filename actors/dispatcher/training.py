@@ -103,7 +103,7 @@ class TrainingSessions:
             version_step=self.versions.newest_step,
             trained_batches=self.learner_step,
             training_batches=bool(self.batches.batch),
-            open_sessions=self.ledger.num_open,
+            open_sessions=self.ledger.num_open - self.groups.surplus,
         )
 
     def next_session(self, now_s: float) -> SessionSpec | None:
@@ -137,7 +137,7 @@ class TrainingSessions:
 
     def _issue_group(self, now_s: float) -> None:
         task_index, specs = self.issuer.next_group()
-        self.groups.open(specs, self.issuer.num_groups - 1)
+        self.groups.open(specs, self.issuer.num_groups - 1, now_s)
         for spec in specs:
             self.ledger.issue(spec, task_index=task_index, now_s=now_s)
             self.pending.append(spec.session_id)
@@ -151,7 +151,7 @@ class TrainingSessions:
             record.holder = grader
             self.ledger.move(session_id, SessionState.GRADING)
 
-    def graded(self, trajectory: Trajectory) -> None:
+    def graded(self, trajectory: Trajectory, now_s: float = 0.0) -> None:
         """Idempotent: a second grade of a session, or one of a session that has ended, is counted and ignored."""
         session_id = trajectory.spec.session_id
         record = self.ledger.get(session_id)
@@ -177,7 +177,16 @@ class TrainingSessions:
             return
         group = self.groups.grade(trajectory)
         if group is not None:
-            self._complete(group)
+            self._complete(group, now_s)
+
+    def complete_late(self, now_s: float) -> bool:
+        """Groups past their deadline go on with the members that are graded. Whether there were any."""
+        deadline_s = self.settings.group_deadline_s
+        late = [] if deadline_s is None else self.groups.late(now_s - deadline_s)
+        for group in late:
+            self.counters["groups_short"] += 1
+            self._complete(group, now_s)
+        return bool(late)
 
     def failed(self, session_id: str, attempt: int, reason: str, detail: str) -> None:
         """An attempt ended without a grade: issued again, or dropped after `max_attempts` that failed by themselves or
@@ -276,8 +285,17 @@ class TrainingSessions:
 
     # --- drops ------------------------------------------------------------------------------------------------------
 
-    def _complete(self, open_group: OpenGroup) -> None:
+    def _complete(self, open_group: OpenGroup, now_s: float = 0.0) -> None:
+        """What it still waits for is cancelled. Its time so far is counted: that falls on long sessions."""
         group = self.groups.close(open_group.group_id)
+        for session_id in sorted(open_group.waiting):
+            record = self.ledger.get(session_id)
+            if record is not None and record.holder is not None:
+                self.counters["stragglers_begun"] += 1
+                self.counters["straggler_ms_sum"] += round(1000 * (now_s - record.since_s))
+            self._drop(session_id, DropReason.STRAGGLER)
+        self.counters["sessions_kept"] += len(group.trajectories)
+        self.counters["kept_ms_sum"] += sum(round(1000 * t.timings_s.get("total", 0.0)) for t in group.trajectories)
         self.counters["groups_complete"] += 1
         self.counters["groups_identical"] += identical(group)
         if self.settings.group_size > 1:

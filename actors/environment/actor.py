@@ -22,7 +22,6 @@ from headrace.actors.environment.environment import EnvironmentFactory, check_en
 from headrace.actors.environment.handover import RETRY_PAUSE_S, GraderPool, GraderProcess, Moves, report_failure
 from headrace.actors.environment.model_config import context_tokens_of
 from headrace.actors.environment.phases import CANCEL_GRACE_S, SessionError, Timeouts
-from headrace.actors.environment.rendering import RendererFactory, check_renderer, load_renderer
 from headrace.actors.environment.session import Session, SessionRules
 from headrace.actors.environment.tool_calls import ToolCallParser, make_parser
 from headrace.actors.messages import (
@@ -36,6 +35,7 @@ from headrace.actors.messages import (
     SessionsHeld,
     WhichSessions,
 )
+from headrace.actors.rendering import RendererFactory, check_renderer, load_renderer
 from headrace.actors.session import SessionSpec
 from headrace.transport import Actor, Context, DeadlineExceeded, PeerLost, Refused, TransportError, handles
 

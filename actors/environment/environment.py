@@ -15,16 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.actors.session import ChatMessage, Task
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """A tool as the model sees it. `parameters` is a JSON schema (type object)."""
-
-    name: str
-    description: str
-    parameters: dict[str, object]
+from headrace.actors.session import ChatMessage, Task, Tool
 
 
 @dataclass(frozen=True, slots=True)

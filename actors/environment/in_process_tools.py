@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from headrace.actors.environment.daemon_thread import run_in_daemon_thread
-from headrace.actors.environment.environment import Observation, StepOutcome, Tool
+from headrace.actors.environment.environment import Observation, StepOutcome
 from headrace.actors.environment.single_turn import with_system
-from headrace.actors.session import ChatMessage, Task, ToolCall
+from headrace.actors.session import ChatMessage, Task, Tool, ToolCall
 
 
 class PythonTool(Protocol):

@@ -18,14 +18,14 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from headrace.actors.environment.counters import SessionCounters
-from headrace.actors.environment.environment import Environment, EnvironmentFactory, StepOutcome, Tool
+from headrace.actors.environment.environment import Environment, EnvironmentFactory, StepOutcome
 from headrace.actors.environment.generation import AskGenerator, cut_by_length, generate
 from headrace.actors.environment.phases import SessionError, Timeouts, within
-from headrace.actors.environment.rendering import Renderer, before_stop
 from headrace.actors.environment.seeds import generation_seed
 from headrace.actors.environment.tool_calls import ParsedTurn, ToolCallParser
 from headrace.actors.messages import Completion, Generate
-from headrace.actors.session import ChatMessage, Sampling, SessionSpec, Trajectory, TrajectoryBuilder
+from headrace.actors.rendering import Renderer, before_stop
+from headrace.actors.session import ChatMessage, Sampling, SessionSpec, Tool, Trajectory, TrajectoryBuilder
 from headrace.actors.session.trajectory import Ending
 from headrace.transport import Clock
 

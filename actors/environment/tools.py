@@ -6,8 +6,7 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 
-from headrace.actors.environment.environment import Tool
-from headrace.actors.session import Task
+from headrace.actors.session import Task, Tool
 
 Number = int | float
 

@@ -1,9 +1,9 @@
 """The learner actor: stages in order, weights out, checkpoints. Heavy work runs in a worker thread; the event loop
 stays live.
 
-on_start loads the model (or the newest checkpoint of this run). A background task then runs `pretrain` → version 1 →
-probe → `rl` → last version → probe → `TrainingFinished`. A learner that was restarted first has the dispatcher go back
-to where it is (`LearnerResumed`). The handlers only wake what waits for the parameter server.
+on_start loads the model (or the newest checkpoint of this run). A background task then runs `pretrain` → `sft` →
+version 1 → probe → `rl` → last version → probe → `TrainingFinished`. A learner that was restarted first has the
+dispatcher go back to where it is (`LearnerResumed`). The handlers only wake what waits for the parameter server.
 """
 
 from __future__ import annotations
@@ -16,23 +16,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.actors.learner.adapter_sender import AdapterSender
-from headrace.actors.learner.advantages import Advantage, Rloo
+from headrace.actors.learner.advantages import Advantage, ByCritic, Rloo
 from headrace.actors.learner.aggregation import Aggregation, TokenMean
 from headrace.actors.learner.checkpoint import CheckpointStore
 from headrace.actors.learner.corrections import Correction
+from headrace.actors.learner.critic import CriticSettings
 from headrace.actors.learner.dispatcher_link import DispatcherLink
-from headrace.actors.learner.kl import KlPenalty
+from headrace.actors.learner.kl import K3, KlPenalty
 from headrace.actors.learner.lora import LoraSettings
 from headrace.actors.learner.making_room import EnginesAsleep
-from headrace.actors.learner.objectives import IsReinforce, Objective
+from headrace.actors.learner.objectives import ClippedRatio, IsReinforce, Objective
 from headrace.actors.learner.packing import PackingSettings
 from headrace.actors.learner.penalties import RewardPenalty
 from headrace.actors.learner.probe import LogprobProbe
 from headrace.actors.learner.publisher import PARAMETER_SERVER, PendingProbe, Publisher
 from headrace.actors.learner.schedule import AdamSettings, LearningRate, Schedule
 from headrace.actors.learner.sequence import document_sequence
-from headrace.actors.learner.stages.pretrain import Pretrain, run_pretrain
+from headrace.actors.learner.stages.pretrain import Pretrain, text_encoder
 from headrace.actors.learner.stages.settings import RlSettings
+from headrace.actors.learner.stages.sft import Sft, conversation_encoder
+from headrace.actors.learner.stages.supervised import Encode, Supervised, run_supervised
 from headrace.actors.learner.threads import ComputeThreads
 from headrace.actors.learner.trained_log import TrainedLog
 from headrace.actors.learner.update_probe import UpdateProbe
@@ -48,6 +51,7 @@ from headrace.actors.messages import (
     WeightsRefused,
     WeightsReleased,
 )
+from headrace.actors.rendering import load_renderer
 from headrace.transport import Context, PeerDown, PeerUp, TransportError, handles
 from headrace.transport.weights import (
     ON_DEVICE,
@@ -76,20 +80,23 @@ class Learner(WeightGroupRoot):
     resumed. run_id: names what this run keeps in shared memory.
 
     mode: "sync" has every version served before the next batch. max_steps, max_wall_s: end the `rl` stage, whichever
-    comes first. lr, lr_schedule, warmup_steps, min_lr_ratio: of the `rl` stage over max_steps; `pretrain` has its own.
-    objective, advantage, aggregation, corrections, penalties, kl: the parts of the loss, each in a folder of its own
-    here; corrections and penalties by any names. num_minibatches, num_epochs: a batch is gone through so many times,
-    each time in so many updates; it stays one step.
+    comes first. lr, lr_schedule, warmup_steps, min_lr_ratio: of the `rl` stage over max_steps; `pretrain` and `sft`,
+    the stages before it, have their own.
+    lr_ess_scaling: times the root of each update's effective sample size by token over N.
+    objective, advantage, aggregation, corrections, penalties, kl: docs/algorithms.md; corrections and penalties by any
+    names of their own. num_minibatches, num_epochs: a batch is gone through so many times, each time in so many
+    updates; it stays one step.
     weights_every_steps, weights_every_s: steps, and seconds, between versions. weights_dtype: what travels ("bfloat16",
     …); None: as trained. weights_buffers: versions that may be staged at once. weights_bucket_bytes: of one checksum.
     weights_communicator: of a broadcast ("auto", "cupy", "memory"). weights_staging: False: one buffer, and each
     publication is waited for (small memory). publish_timeout_s: for a version that must be served, beside what it takes
     at weights_min_mb_per_s. sleep_engines: in mode=sync, those that can give their memory back during a step
     (making_room.py).
-    checkpoint_every_steps: 0 saves after `pretrain`, at the end and when stopped only. trained_path: where the sessions
+    checkpoint_every_steps: 0 saves before `rl`, at the end and when stopped only. trained_path: where the sessions
     of each step are recorded (trained_log.py); None nowhere. dispatcher_patience_s: how long a dispatcher that is lost
     or silent is waited for. probe: what engines sample, at the start and the end; update_probe: with every version;
-    None: no probe. lora: `rl` trains adapters and sends only them; None: every weight.
+    None: no probe. lora: `rl` trains adapters and sends only them; None: every weight. critic: a value head credits
+    each token, in place of `advantage`, which must then be None.
     """
 
     def __init__(
@@ -103,6 +110,7 @@ class Learner(WeightGroupRoot):
         max_steps: int = 100,
         max_wall_s: float | None = None,
         pretrain: Pretrain | None = None,
+        sft: Sft | None = None,
         objective: Objective | None = None,
         advantage: Advantage | None = None,
         aggregation: Aggregation | None = None,
@@ -112,6 +120,7 @@ class Learner(WeightGroupRoot):
         num_epochs: int = 1,
         kl: KlPenalty | None = None,
         lr: float = 1e-6,
+        lr_ess_scaling: bool = False,
         lr_schedule: Schedule = "constant",
         warmup_steps: int = 0,
         min_lr_ratio: float = 0.0,
@@ -121,6 +130,7 @@ class Learner(WeightGroupRoot):
         clip_grad_norm: float = 1.0,
         tokens_per_row: int = 0,
         tokens_per_micro_batch: int = 2048,
+        logits_chunk_tokens: int = 512,
         autocast: Literal["none", "bfloat16"] = "none",
         device: str = "cpu",
         num_threads: int | None = None,
@@ -143,11 +153,13 @@ class Learner(WeightGroupRoot):
         probe: LogprobProbe | None = None,
         update_probe: UpdateProbe | None = None,
         lora: LoraSettings | None = None,
+        critic: CriticSettings | None = None,
     ) -> None:
         for name, value, least in (
             ("weights_every_steps", weights_every_steps, 1),
             ("weights_bucket_bytes", weights_bucket_bytes, 64),
             ("checkpoint_every_steps", checkpoint_every_steps, 0),
+            ("logits_chunk_tokens", logits_chunk_tokens, 1),
             ("num_minibatches", num_minibatches, 1),
             ("num_epochs", num_epochs, 1),
             ("num_threads", 1 if num_threads is None else num_threads, 1),
@@ -205,12 +217,31 @@ class Learner(WeightGroupRoot):
                 f"weight {', '.join(weights)}; it weighs by its ratio to the behaviour policy itself; "
                 "choose masks, or an objective built on rho alone"
             )
+        if critic is not None and advantage is not None:
+            raise ValueError(
+                f"learner.advantage must be null with learner.critic, which credits each token itself, got "
+                f"{type(advantage).__name__}; set learner.advantage=null, or choose learner/critic=none"
+            )
+        if critic is not None and kl is not None and kl.whiten:
+            raise ValueError(
+                "learner.kl.whiten must be false with learner.critic, which has its own settings for that; set "
+                "learner.kl.whiten=false, or choose learner/critic=none"
+            )
+        if isinstance(kl, K3) and not isinstance(self._objective, ClippedRatio):
+            raise ValueError(
+                f"learner.kl=k3 belongs to GRPO's published form, got the objective {type(self._objective).__name__}; "
+                "its gradient as a loss is not that of the KL: choose k2 (a loss) or k1 (in the reward), or "
+                "learner/objective=grpo"
+            )
         self._num_minibatches = num_minibatches
         self._num_epochs = num_epochs
-        self._advantage = advantage or Rloo()
+        self._lr_ess_scaling = lr_ess_scaling
+        self._advantage = advantage or (Rloo() if critic is None else ByCritic())
+        self._critic = critic
         self._aggregation = aggregation or TokenMean()
         self._kl = kl
         self._pretrain = pretrain
+        self._sft = sft
         self._probe = probe
         self._update_probe = update_probe
         self._lora = lora
@@ -225,6 +256,7 @@ class Learner(WeightGroupRoot):
         self._run_id = run_id
         self._seed = seed
         self._autocast = autocast
+        self._logits_chunk_tokens = logits_chunk_tokens
         self._device = device
         self._num_threads = num_threads
         self._weights_transport = weights_transport
@@ -330,13 +362,16 @@ class Learner(WeightGroupRoot):
             corrections=self._corrections,
             num_minibatches=self._num_minibatches,
             num_epochs=self._num_epochs,
+            lr_ess_scaling=self._lr_ess_scaling,
             packing=self._packing,
             adam=self._adam,
             autocast=self._autocast,
+            logits_chunk_tokens=self._logits_chunk_tokens,
             device=self._device,
             seed=self._seed,
             lora=self._lora,
-            pretrains=self._pretrain is not None,
+            pretrains=self._pretrain is not None or self._sft is not None,
+            critic=self._critic,
         )
 
     # --- the run ----------------------------------------------------------------------------------------------------
@@ -347,8 +382,8 @@ class Learner(WeightGroupRoot):
 
         if bench.resumed_from is not None:
             logger.info("resumed from %s at step %d", bench.resumed_from.name, bench.progress.step)
-        elif self._pretrain is not None:
-            await self._run_pretrain(self._pretrain, bench)
+        else:
+            await self._run_supervised(bench)
         await bench.adapt()
         if self._versions.newest > 0:
             await self._go_back(bench.progress.step)
@@ -392,17 +427,27 @@ class Learner(WeightGroupRoot):
         self._versions.resume(step)
         await self._dispatcher.ask(resumed, timeout_s=ANSWER_TIMEOUT_S)
 
-    async def _run_pretrain(self, stage: Pretrain, bench: Workbench) -> None:
-        held_out_loss = await run_pretrain(
+    async def _run_supervised(self, bench: Workbench) -> None:
+        """`pretrain`, then `sft`, those of them that are set."""
+        if self._pretrain is not None:
+            encode = text_encoder(bench.tokenizer, self._pretrain.max_tokens)
+            await self._run_stage(self._pretrain, bench, encode)
+        if self._sft is not None:
+            renderer = await bench.run("read", load_renderer, self._sft.renderer, str(self._model_folder))
+            encode = conversation_encoder(renderer, self._sft, vocab_size=bench.policy.vocab_size)
+            await self._run_stage(self._sft, bench, encode)
+
+    async def _run_stage(self, stage: Supervised, bench: Workbench, encode: Encode) -> None:
+        held_out_loss = await run_supervised(
             stage,
             bench.policy,
-            bench.tokenizer,
+            encode,
             packing=self._packing,
             seed=self._seed,
             run=bench.run,
-            report=lambda step, figures: self._report("pretrain", "step", step, figures),
+            report=lambda step, figures: self._report(stage.name, "step", step, figures),
         )
-        logger.info("pre-training done after %d steps, held-out loss %.4f", stage.steps, held_out_loss)
+        logger.info("%s done after %d steps, held-out loss %.4f", stage.name, stage.steps, held_out_loss)
 
     async def _publish_and_serve(self, bench: Workbench) -> None:
         """Have generators serve the weights as they are now, waiting for a buffer where none is free."""

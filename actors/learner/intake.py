@@ -41,6 +41,8 @@ class Intake:
     dead_groups: groups of equal rewards, by kind: "all_pass" (>= 1), "all_fail" (<= 0), "all_equal" (between);
                  with penalties taken off
     penalties:   mean of what each took off a reward
+    endings:     of all trajectories, refused ones too
+    num_failed:  attempts that ended without a trajectory meanwhile
     """
 
     sequences: tuple[TrainSequence, ...]
@@ -50,6 +52,8 @@ class Intake:
     num_groups: int
     dead_groups: Counter[str]
     penalties: Mapping[str, float] = field(default_factory=dict)
+    endings: Counter[str] = field(default_factory=Counter)
+    num_failed: int = 0
 
     def figures(self) -> dict[str, float]:
         """For the monitor. Rewards are absent, not 0, where the batch has none."""
@@ -62,6 +66,12 @@ class Intake:
             },
         }
         values |= {f"penalty/{name}": value for name, value in self.penalties.items()}
+        if self.endings:
+            num_ended = self.endings.total()
+            num_failed = self.endings["failed"] + self.num_failed
+            num_cut = self.endings["truncated"] + self.endings["context_full"]
+            values["intake/truncated_fraction"] = num_cut / num_ended
+            values["intake/errored_fraction"] = num_failed / (num_ended + self.num_failed)
         if len(self.rewards):
             values["reward/mean"] = float(self.rewards.mean())
             values["reward/std"] = float(self.rewards.std())
@@ -75,19 +85,22 @@ def take_in(
     penalties: Mapping[str, RewardPenalty] = NO_PENALTIES,
     version_steps: Mapping[int, int] | None = None,
     steps_done: int = 0,
+    num_failed: int = 0,
 ) -> Intake:
     """Advantages are computed inside each group as it was handed out: by its id, never by its prompt. `penalties` are
     taken off the rewards before. version_steps: the optimizer step that each version holds; None: everything was
-    sampled by the weights that are trained."""
+    sampled by the weights that are trained. num_failed: see Intake."""
     fit: list[_Fit] = []
     refused: Counter[str] = Counter()
     rewards: list[float] = []
     taken: dict[str, list[float]] = {name: [] for name in penalties}
+    endings: Counter[str] = Counter()
     num_groups = 0
     for number, group in enumerate(groups):
         num_groups += 1
         members: list[_Fit] = []
         for trajectory in group.trajectories:
+            endings[trajectory.ending] += 1
             reason = refusal(trajectory)
             if reason is None and trajectory.reward is not None:
                 penalty = {name: rule(trajectory) for name, rule in penalties.items()}
@@ -115,6 +128,8 @@ def take_in(
         num_groups=num_groups,
         dead_groups=dead_groups,
         penalties={name: float(np.mean(values)) for name, values in taken.items() if values},
+        endings=endings,
+        num_failed=num_failed,
     )
 
 

@@ -1,7 +1,12 @@
-"""AdamW on float32 masters with gradient clipping. Refuses gradients that are not finite; lr 0 touches nothing."""
+"""AdamW on float32 masters with gradient clipping. Refuses gradients that are not finite; lr 0 touches nothing.
+
+A value head beside the policy has a learning rate of its own, and its gradient is clipped by itself, to the same norm:
+what the critic has yet to learn must not shorten the policy's step.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,30 +17,48 @@ from headrace.actors.learner.schedule import AdamSettings
 
 
 class Optimizer:
-    def __init__(self, parameters: Iterable[nn.Parameter], settings: AdamSettings) -> None:
+    """head, head_lr: of the value head; head_lr holds at every step, whatever `step` is given, but for 0."""
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        settings: AdamSettings,
+        *,
+        head: Iterable[nn.Parameter] = (),
+        head_lr: float = 0.0,
+    ) -> None:
         self._parameters = [p for p in parameters if p.requires_grad]
+        self._head = list(head)
+        self._head_lr = head_lr
         self._clip = settings.clip_grad_norm
-        groups = [
-            {"params": [p for p in self._parameters if p.dim() >= 2], "weight_decay": settings.weight_decay},
-            {"params": [p for p in self._parameters if p.dim() < 2], "weight_decay": 0.0},
-        ]
+        groups = _groups(self._parameters, settings.weight_decay)
+        self._num_scheduled = len(groups)
         self._adam = torch.optim.AdamW(
-            [group for group in groups if group["params"]], betas=settings.betas, eps=settings.eps, lr=0.0, fused=True
+            groups + _groups(self._head, settings.weight_decay),
+            betas=settings.betas,
+            eps=settings.eps,
+            lr=0.0,
+            fused=True,
         )
 
     def step(self, lr: float) -> tuple[float, bool]:
-        """Clip, step and clear the gradients. Returns (gradient norm before clipping, whether a step was taken).
+        """Clip, step and clear the gradients. Returns (the policy's gradient norm before clipping, whether a step was
+        taken).
 
-        No step is taken where the norm is not finite, nor at lr 0, which leaves every weight as it was, bit for bit.
+        No step is taken where a norm is not finite, nor at lr 0, which leaves every weight as it was, bit for bit.
         """
-        norm = float(nn.utils.clip_grad_norm_(self._parameters, self._clip or float("inf")))
-        applied = lr > 0 and norm == norm and norm != float("inf")
+        norm = self._clipped(self._parameters)
+        head_norm = self._clipped(self._head) if self._head else 0.0
+        applied = lr > 0 and math.isfinite(norm) and math.isfinite(head_norm)
         if applied:
-            for group in self._adam.param_groups:
-                group["lr"] = lr
+            for number, group in enumerate(self._adam.param_groups):
+                group["lr"] = lr if number < self._num_scheduled else self._head_lr
             self._adam.step()
         self._adam.zero_grad(set_to_none=True)
         return norm, applied
+
+    def _clipped(self, parameters: list[nn.Parameter]) -> float:
+        return float(nn.utils.clip_grad_norm_(parameters, self._clip or float("inf")))
 
     def clear(self) -> None:
         """Forget gradients that were accumulated."""
@@ -46,3 +69,11 @@ class Optimizer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._adam.load_state_dict(state)
+
+
+def _groups(parameters: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    groups = [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]

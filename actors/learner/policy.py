@@ -18,6 +18,7 @@ from torch import nn
 
 from headrace.actors.learner.holds import WeightHolds
 from headrace.actors.learner.packing import MicroBatch
+from headrace.actors.learner.token_logprobs import token_logprobs
 from headrace.actors.learner.weight_files import check_weight_files
 
 if TYPE_CHECKING:
@@ -39,10 +40,12 @@ class TokenLogprobs(Protocol):
 
 class Policy:
     """`autocast`: "none" computes in float32, "bfloat16" runs the layers (never the head) in bfloat16.
-    Tensors that it is given may lie anywhere; what it returns lies on `device`. `holds`: to be waited for before the
-    weights change."""
+    `logits_chunk_tokens`: positions whose logits stand in memory at once. Tensors that it is given may lie anywhere;
+    what it returns lies on `device`. `holds`: to be waited for before the weights change."""
 
-    def __init__(self, model: Any, *, autocast: str = "none", device: str = "cpu") -> None:
+    def __init__(
+        self, model: Any, *, autocast: str = "none", device: str = "cpu", logits_chunk_tokens: int = 512
+    ) -> None:
         if autocast not in AUTOCAST_DTYPES:
             raise ValueError(f"learner.autocast must be one of {', '.join(AUTOCAST_DTYPES)}, got {autocast!r}")
         self.device = torch.device(device)
@@ -50,13 +53,16 @@ class Policy:
         self._layers = getattr(model, model.base_model_prefix)
         self._head: nn.Linear = model.get_output_embeddings()
         self._autocast_dtype = AUTOCAST_DTYPES[autocast]
+        self._logits_chunk_tokens = logits_chunk_tokens
         self._interrupted = threading.Event()
         self.holds = WeightHolds()
         self.adapters: Adapters | None = None
         self._check_head()
 
     @classmethod
-    def load(cls, folder: Path, *, autocast: str = "none", device: str = "cpu") -> Policy:
+    def load(
+        cls, folder: Path, *, autocast: str = "none", device: str = "cpu", logits_chunk_tokens: int = 512
+    ) -> Policy:
         """From a folder that plain transformers loads. Weights become float32, dropout is off. Raises ValueError naming
         a weight file that is damaged."""
         from transformers import AutoModelForCausalLM
@@ -64,7 +70,7 @@ class Policy:
         check_weight_files(folder)
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
         model.eval()  # dropout off: the engine has none either
-        return cls(model, autocast=autocast, device=device)
+        return cls(model, autocast=autocast, device=device, logits_chunk_tokens=logits_chunk_tokens)
 
     def adapt(self, settings: LoraSettings, *, base: Path) -> Adapters:
         """Freeze the weights, which lie in the folder `base`, and put adapters beside them: they alone are trained."""
@@ -76,6 +82,10 @@ class Policy:
     @property
     def vocab_size(self) -> int:
         return int(self._head.weight.shape[0])
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self._head.weight.shape[1])
 
     def observer(self) -> Policy:
         """The same weights (the very memory) under modules of their own, for another thread to compute with while this
@@ -110,16 +120,28 @@ class Policy:
         The head runs on trained positions only and in float32; logits are divided by the session's temperature before
         the log-softmax, exactly as the engine does. Raises Interrupted after `interrupt`.
         """
+        return self.logprobs_of(self.predictors(micro_batch), micro_batch, temperature_N)
+
+    def predictors(self, micro_batch: MicroBatch) -> torch.Tensor:
+        """The last hidden states that predict the trained tokens, float32[N, H]. Raises Interrupted."""
         if self._interrupted.is_set():
             raise Interrupted
         hidden_RLH = self._hidden(micro_batch)
         predictors_N = self._tensor(micro_batch.predictors_N)
-        hidden_NH = hidden_RLH.flatten(0, 1).index_select(0, predictors_N).float()
-        logits_NV = nn.functional.linear(hidden_NH, self._head.weight.float(), self._bias())
-        logits_NV = logits_NV / temperature_N.to(self.device)[:, None]
-        targets_N1 = self._tensor(micro_batch.targets_N)[:, None]
-        chosen_N: torch.Tensor = logits_NV.gather(1, targets_N1)[:, 0] - torch.logsumexp(logits_NV, dim=1)
-        return chosen_N
+        return hidden_RLH.flatten(0, 1).index_select(0, predictors_N).float()
+
+    def logprobs_of(
+        self, hidden_NH: torch.Tensor, micro_batch: MicroBatch, temperature_N: torch.Tensor
+    ) -> torch.Tensor:
+        """See token_logprobs. hidden_NH: what `predictors` gave."""
+        return token_logprobs(
+            hidden_NH,
+            self._head.weight,
+            self._head.bias,
+            self._tensor(micro_batch.targets_N),
+            temperature_N.to(self.device),
+            chunk_tokens=self._logits_chunk_tokens,
+        )
 
     def interrupt(self) -> None:
         """From any thread: a long computation ends at its next micro-batch instead of holding up a stop."""

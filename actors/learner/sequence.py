@@ -57,9 +57,14 @@ def document_sequence(token_ids: np.ndarray) -> TrainSequence:
     """int32[T], T >= 2: every token but the first is trained, the end-of-document token too."""
     mask = np.ones(len(token_ids), dtype=np.bool_)
     mask[0] = False
+    return masked_sequence(token_ids, mask)
+
+
+def masked_sequence(token_ids: np.ndarray, loss_mask: np.ndarray) -> TrainSequence:
+    """int32[T], bool[T]: a text of which the marked tokens are trained, all with the same weight."""
     return TrainSequence(
         token_ids=token_ids,
-        loss_mask=mask,
+        loss_mask=loss_mask,
         logprobs=np.zeros(len(token_ids), dtype=np.float32),
         versions=np.zeros(len(token_ids), dtype=np.int32),
         advantage=1.0,

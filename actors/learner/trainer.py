@@ -1,6 +1,7 @@
 """What a batch does to the weights: pack, forward, objective, backward, clip, step. No actor, no I/O.
 
     loss = − sum over sequences s of weight_s · sum over trained tokens t of (correction_t · J_t − penalty_t)
+           + the same sum of coefficient · value loss_t, where there is a critic
 
 The weights come from all sequences of an update (see `aggregation`), so gradients do not depend on the split into
 micro-batches. One batch is one step, whose updates (epochs · mini-batches, one by default) share pi_old, the policy as
@@ -10,6 +11,7 @@ Called in the learner's worker thread by the stages.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,13 +23,16 @@ import torch
 
 from headrace.actors.learner.aggregation.protocol import Aggregation
 from headrace.actors.learner.corrections.protocol import Correction
-from headrace.actors.learner.credit import returns_to_go
+from headrace.actors.learner.credit import returns_to_go, whiten
+from headrace.actors.learner.figures.ess import token_ess
 from headrace.actors.learner.kl.protocol import KlPenalty
 from headrace.actors.learner.objectives.protocol import Objective, TrainedTokens
 from headrace.actors.learner.optimizer import Optimizer
-from headrace.actors.learner.packing import MicroBatch, PackingSettings, input_length, pack, plan_micro_batches
+from headrace.actors.learner.packing import MicroBatch, PackingSettings
+from headrace.actors.learner.passes import by_sequence, micro_batches, sequence_logprobs, temperatures
 from headrace.actors.learner.policy import Interrupted, Policy, TokenLogprobs
 from headrace.actors.learner.sequence import TrainSequence
+from headrace.actors.learner.value_head import Credit, Critic
 
 NO_CORRECTIONS: Mapping[str, Correction] = MappingProxyType({})
 
@@ -38,11 +43,13 @@ class StepReport:
 
     loss:          over the first time that each sequence was trained, before each update; the mean over mini-batches
     grad_norm:     before clipping; of several updates the largest
+    lr, lr_scale:  as applied, and what effective sample sizes made of it (1 without lr_ess_scaling); means over updates
     penalty:       mean KL penalty of a token, coefficient included; 0 without one
     applied:       whether every update moved the weights (not at lr 0, nor on a gradient that is not finite)
     num_updates:   optimizer updates; fewer than asked for where the learner was stopped meanwhile
     num_trained:   tokens of all updates, of which num_clipped, num_masked
     corrections:   by name, mean over tokens of what stands before the objective, and the fraction of tokens left out
+    critic:        what a critic reports of itself, by name
     logprobs_N:    float32, log pi_old; behaviour_N: float32, log mu; lags_N: int64; sequence_N: int64
     """
 
@@ -62,17 +69,20 @@ class StepReport:
     lags_N: np.ndarray
     sequence_N: np.ndarray
     corrections: dict[str, tuple[float, float]] = field(default_factory=dict)
+    critic: dict[str, float] = field(default_factory=dict)
+    lr_scale: float = 1.0
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prepared:
     """Of each sequence of a batch, by trained token: A, and log pi_old where a pass of its own computed it. `penalty`:
-    what was taken off the rewards, summed over all tokens."""
+    what was taken off the rewards, summed over all tokens. `credit`: of the critic."""
 
     advantages: list[np.ndarray]
     proximal: list[np.ndarray] | None
     penalty: float = 0.0
+    credit: Credit | None = None
 
 
 @dataclass
@@ -84,10 +94,20 @@ class _Sums:
     num_clipped: int = 0
     num_masked: int = 0
     penalty: float = 0.0
+    value_loss: float = 0.0
+    num_value_clipped: int = 0
     factors: dict[str, float] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
     logprobs: dict[int, np.ndarray] = field(default_factory=dict)
     """sequence → log pi of its trained tokens when it was first seen"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ValueTerms:
+    """loss: aggregated, without the coefficient."""
+
+    loss: torch.Tensor
+    clipped_N: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,11 +118,15 @@ class _LossTerms:
     penalty_N: torch.Tensor
     logprobs_N: torch.Tensor
     factors: dict[str, torch.Tensor]
+    value: _ValueTerms | None = None
 
 
 class Trainer:
     """Holds what one stage trains with; stages share the policy. A batch is gone through `num_epochs` times, in
-    `num_minibatches` updates each time."""
+    `num_minibatches` updates each time. critic: gives the advantages, in place of those that the sequences hold, and is
+    trained beside the policy; its head is in the optimizer.
+    lr_ess_scaling: an update's learning rate is multiplied by √(ESS / N), of w = pi / mu over its tokens (VCPO, arXiv
+    2602.17616): what a batch of ESS samples would take with AdamW."""
 
     def __init__(
         self,
@@ -115,6 +139,8 @@ class Trainer:
         corrections: Mapping[str, Correction] = NO_CORRECTIONS,
         num_minibatches: int = 1,
         num_epochs: int = 1,
+        critic: Critic | None = None,
+        lr_ess_scaling: bool = False,
     ) -> None:
         self.policy = policy
         self.optimizer = optimizer
@@ -124,6 +150,8 @@ class Trainer:
         self._corrections = dict(corrections)
         self._num_minibatches = num_minibatches
         self._num_epochs = num_epochs
+        self._critic = critic
+        self._lr_ess_scaling = lr_ess_scaling
         self._kl: tuple[KlPenalty, TokenLogprobs] | None = None
 
     def penalise(self, kl: KlPenalty, reference: TokenLogprobs) -> None:
@@ -138,18 +166,21 @@ class Trainer:
         started = time.perf_counter()
         prepared = self._prepare(sequences)
         seconds = {"prepare": time.perf_counter() - started, "forward_backward": 0.0, "held": 0.0, "optimizer": 0.0}
-        sums, norms, all_applied = _Sums(), [], True
+        sums, norms, scales, all_applied = _Sums(), [], [], True
         try:
             for _ in range(self._num_epochs):
                 for part in minibatches(len(sequences), self._num_minibatches):
-                    norm, applied = self._update(sequences, part, prepared, lr, sums, seconds)
+                    norm, scale, applied = self._update(sequences, part, prepared, lr, sums, seconds)
                     norms.append(norm)
+                    scales.append(scale)
                     all_applied &= applied
         except Interrupted:
             if not norms:
                 raise
             self.optimizer.clear()  # what was applied is this step
-        return self._report(sequences, prepared, sums, seconds, lr=lr, norms=norms, applied=all_applied)
+        return self._report(
+            sequences, prepared, sums, seconds, lr=lr, scale=float(np.mean(scales)), norms=norms, applied=all_applied
+        )
 
     def _update(
         self,
@@ -159,18 +190,20 @@ class Trainer:
         lr: float,
         sums: _Sums,
         seconds: dict[str, float],
-    ) -> tuple[float, bool]:
+    ) -> tuple[float, float, bool]:
+        """→ gradient norm, what the learning rate was multiplied by, whether the weights moved."""
         started = time.perf_counter()
-        self._accumulate(sequences, part, prepared, sums)
+        log_ratios_N = self._accumulate(sequences, part, prepared, sums)
+        scale = math.sqrt(token_ess(log_ratios_N)) if self._lr_ess_scaling else 1.0
         computed = time.perf_counter()
         if not self.policy.holds.wait_released():
             raise Interrupted
         free = time.perf_counter()
-        norm, applied = self.optimizer.step(lr)
+        norm, applied = self.optimizer.step(lr * scale)
         seconds["forward_backward"] += computed - started
         seconds["held"] += free - computed
         seconds["optimizer"] += time.perf_counter() - free
-        return norm, applied
+        return norm, scale, applied
 
     def _report(
         self,
@@ -180,6 +213,7 @@ class Trainer:
         seconds: dict[str, float],
         *,
         lr: float,
+        scale: float,
         norms: list[float],
         applied: bool,
     ) -> StepReport:
@@ -190,7 +224,8 @@ class Trainer:
         return StepReport(
             loss=sums.loss / min(len(norms), self._num_minibatches),
             grad_norm=max(norms),
-            lr=lr,
+            lr=lr * scale,
+            lr_scale=scale,
             applied=applied,
             num_updates=len(norms),
             num_micro_batches=sums.num_micro_batches,
@@ -207,8 +242,17 @@ class Trainer:
                 name: (sums.factors[name] / sums.num_trained, sums.left_out[name] / sums.num_trained)
                 for name in sums.factors
             },
+            critic=self._critic_figures(prepared, sums, num_parts=min(len(norms), self._num_minibatches)),
             seconds=seconds,
         )
+
+    def _critic_figures(self, prepared: _Prepared, sums: _Sums, *, num_parts: int) -> dict[str, float]:
+        if prepared.credit is None:
+            return {}
+        return prepared.credit.figures | {
+            "value/loss": sums.value_loss / num_parts,
+            "value/clipped_fraction": sums.num_value_clipped / sums.num_trained,
+        }
 
     def backward(self, sequences: Sequence[TrainSequence]) -> float:
         """Accumulate the gradients of the loss over all of them without stepping; returns the loss."""
@@ -218,12 +262,12 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, sequences: Sequence[TrainSequence]) -> float:
-        """The loss, without gradients: − J."""
+        """The loss, without gradients."""
         prepared = self._prepare(sequences)
         weights_S = self._weights(sequences)
         return sum(
             float(self._loss(micro, sequences, prepared, weights_S).loss.item())
-            for micro in _micro_batches(sequences, self._packing)
+            for micro in micro_batches(sequences, self._packing)
         )
 
     def logprobs(self, sequences: Sequence[TrainSequence]) -> list[np.ndarray]:
@@ -234,27 +278,72 @@ class Trainer:
         """What must be known of the whole batch before its first update."""
         in_reward = self._kl is not None and self._kl[0].in_reward
         several = self._num_epochs * min(self._num_minibatches, len(sequences)) > 1
-        proximal = self.logprobs(sequences) if several or in_reward else None
+        if self._critic is None:
+            proximal = self.logprobs(sequences) if several or in_reward else None
+        else:
+            proximal, values = self._observe(self._critic, sequences, several or in_reward or self._critic.needs_ratios)
+        penalties = None
+        if self._kl is not None and in_reward and proximal is not None:
+            kl, reference = self._kl
+            below = sequence_logprobs(reference, sequences, self._packing)
+            penalties = [
+                kl(torch.from_numpy(p), torch.from_numpy(b)).numpy() for p, b in zip(proximal, below, strict=True)
+            ]
+        penalty = 0.0 if penalties is None else float(sum(p.sum() for p in penalties))
+        if self._critic is not None:
+            credit = self._critic.credit(
+                [s.reward for s in sequences],
+                values,
+                penalties=penalties,
+                log_ratios=_log_ratios(proximal, sequences),
+                weighs=self._weighs_nothing,
+            )
+            return _Prepared(credit.advantages, proximal, penalty, credit)
         advantages = [np.full(s.num_trained, s.advantage, dtype=np.float32) for s in sequences]
-        if self._kl is None or not in_reward or proximal is None:
-            return _Prepared(advantages, proximal)
-        kl, reference = self._kl
-        below = sequence_logprobs(reference, sequences, self._packing)
-        penalties = [kl(torch.from_numpy(p), torch.from_numpy(b)).numpy() for p, b in zip(proximal, below, strict=True)]
-        credited = [a - returns_to_go(p) for a, p in zip(advantages, penalties, strict=True)]
-        return _Prepared(credited, proximal, penalty=float(sum(p.sum() for p in penalties)))
+        if penalties is not None:
+            advantages = [a - returns_to_go(p) for a, p in zip(advantages, penalties, strict=True)]
+        if self._kl is not None and in_reward and self._kl[0].whiten:
+            advantages = whiten(advantages)
+        return _Prepared(advantages, proximal, penalty)
+
+    @property
+    def _weighs_nothing(self) -> bool:
+        """Whether neither the objective nor a correction weighs tokens by how far their policy was from pi_old."""
+        weights = any(correction.kind == "weight" for correction in self._corrections.values())
+        return self._objective.takes_weights and not weights
+
+    @torch.no_grad()
+    def _observe(
+        self, critic: Critic, sequences: Sequence[TrainSequence], with_logprobs: bool
+    ) -> tuple[list[np.ndarray] | None, list[np.ndarray]]:
+        """log pi and V of each sequence's trained tokens, float32, in one pass."""
+
+        def compute(micro: MicroBatch) -> list[torch.Tensor]:
+            hidden_NH = self.policy.predictors(micro)
+            values_N = critic.values(hidden_NH)
+            if not with_logprobs:
+                return [values_N]
+            return [values_N, self.policy.logprobs_of(hidden_NH, micro, temperatures(sequences, micro))]
+
+        values, *logprobs = by_sequence(sequences, self._packing, compute)
+        return (logprobs[0] if logprobs else None), values
 
     def _accumulate(
         self, sequences: Sequence[TrainSequence], part: Sequence[int], prepared: _Prepared, sums: _Sums
-    ) -> None:
+    ) -> np.ndarray:
+        """→ float32[N], log(pi / mu) of the tokens of `part`."""
+        log_ratios: list[np.ndarray] = []
         weights_S = np.zeros(len(sequences))
         weights_S[list(part)] = self._weights([sequences[i] for i in part])
-        for micro in _micro_batches(sequences, self._packing, part):
+        for micro in micro_batches(sequences, self._packing, part):
             terms = self._loss(micro, sequences, prepared, weights_S)
             terms.loss.backward()  # type: ignore[no-untyped-call]
             logprobs_N = terms.logprobs_N.cpu().numpy()
+            behaviour = [sequences[i].logprobs[sequences[i].loss_mask] for i in micro.members]
+            log_ratios.append(logprobs_N - np.concatenate(behaviour))
             if micro.members[0] not in sums.logprobs:
                 sums.loss += float(terms.loss.item())
+                sums.value_loss += 0.0 if terms.value is None else float(terms.value.loss.item())
             for number, member in enumerate(micro.members):
                 old = prepared.proximal[member] if prepared.proximal else logprobs_N[micro.sequence_N == number]
                 sums.logprobs.setdefault(member, old)
@@ -264,15 +353,18 @@ class Trainer:
             sums.num_clipped += int(terms.clipped_N.sum())
             sums.num_masked += int(terms.masked_N.sum())
             sums.penalty += float(terms.penalty_N.sum())
+            sums.num_value_clipped += 0 if terms.value is None else int(terms.value.clipped_N.sum())
             for name, factor_N in terms.factors.items():
                 sums.factors[name] = sums.factors.get(name, 0.0) + float(factor_N.sum())
                 sums.left_out[name] = sums.left_out.get(name, 0) + int((factor_N == 0).sum())
+        return np.concatenate(log_ratios)
 
     def _loss(
         self, micro: MicroBatch, sequences: Sequence[TrainSequence], prepared: _Prepared, weights_S: np.ndarray
     ) -> _LossTerms:
-        temperatures_N = _temperatures(sequences, micro)
-        logprobs_N = self.policy.token_logprobs(micro, temperatures_N)
+        temperatures_N = temperatures(sequences, micro)
+        hidden_NH = self.policy.predictors(micro)
+        logprobs_N = self.policy.logprobs_of(hidden_NH, micro, temperatures_N)
         members = [sequences[i] for i in micro.members]
         old_N = logprobs_N.detach()
         if prepared.proximal is not None:
@@ -294,7 +386,21 @@ class Trainer:
         weight_N = self._tensor(weights_S[list(micro.members)][micro.sequence_N])
         penalty_N = self._penalty(micro, temperatures_N, logprobs_N)
         loss = -((objective_N - penalty_N) * weight_N).sum()
-        return _LossTerms(loss, terms.clipped_N, masked_N, penalty_N.detach(), logprobs_N.detach(), factors)
+        value = None
+        if self._critic is not None and prepared.credit is not None:
+            value = self._value_terms(self._critic, prepared.credit, hidden_NH, micro, weight_N)
+            loss = loss + self._critic.settings.coefficient * value.loss
+        return _LossTerms(loss, terms.clipped_N, masked_N, penalty_N.detach(), logprobs_N.detach(), factors, value)
+
+    def _value_terms(
+        self, critic: Critic, credit: Credit, hidden_NH: torch.Tensor, micro: MicroBatch, weight_N: torch.Tensor
+    ) -> _ValueTerms:
+        """Tokens that corrections leave out are in it: how good their states were was seen all the same."""
+        old_N, targets_N = (
+            self._tensor(np.concatenate([parts[i] for i in micro.members])) for parts in (credit.values, credit.targets)
+        )
+        loss_N, clipped_N = critic.loss(critic.values(hidden_NH), old_N, targets_N)
+        return _ValueTerms((loss_N * weight_N).sum(), clipped_N)
 
     def _penalty(self, micro: MicroBatch, temperatures_N: torch.Tensor, logprobs_N: torch.Tensor) -> torch.Tensor:
         if self._kl is None or self._kl[0].in_reward:
@@ -319,32 +425,8 @@ def minibatches(num_sequences: int, num_parts: int) -> list[range]:
     return [range(a, b) for a, b in pairwise(edges)]
 
 
-@torch.no_grad()
-def sequence_logprobs(
-    policy: TokenLogprobs, sequences: Sequence[TrainSequence], packing: PackingSettings
-) -> list[np.ndarray]:
-    """log pi of each sequence's trained tokens, float32, without gradients."""
-    out: list[np.ndarray] = [np.zeros(0, dtype=np.float32)] * len(sequences)
-    for micro in _micro_batches(sequences, packing):
-        logprobs_N = policy.token_logprobs(micro, _temperatures(sequences, micro)).cpu().numpy()
-        for number, member in enumerate(micro.members):
-            out[member] = logprobs_N[micro.sequence_N == number]
-    return out
-
-
-def _micro_batches(
-    sequences: Sequence[TrainSequence], packing: PackingSettings, part: Sequence[int] | None = None
-) -> list[MicroBatch]:
-    """Of all sequences, or of those that `part` names."""
-    chosen = list(range(len(sequences))) if part is None else list(part)
-    plan = plan_micro_batches(
-        [input_length(sequences[i]) for i in chosen],
-        tokens_per_row=packing.tokens_per_row,
-        tokens_per_micro_batch=packing.tokens_per_micro_batch,
-    )
-    return [pack(sequences, [tuple(chosen[i] for i in row) for row in rows]) for rows in plan]
-
-
-def _temperatures(sequences: Sequence[TrainSequence], micro: MicroBatch) -> torch.Tensor:
-    temperatures_S = torch.tensor([sequences[i].temperature for i in micro.members], dtype=torch.float32)
-    return temperatures_S[torch.from_numpy(micro.sequence_N)]
+def _log_ratios(proximal: list[np.ndarray] | None, sequences: Sequence[TrainSequence]) -> list[np.ndarray] | None:
+    """log(pi_old / mu) of each sequence's trained tokens."""
+    if proximal is None:
+        return None
+    return [old - s.logprobs[s.loss_mask] for old, s in zip(proximal, sequences, strict=True)]

@@ -21,16 +21,19 @@ from headrace.actors.learner.adapters import CONFIG_NAME, Adapters, cast
 from headrace.actors.learner.aggregation.protocol import Aggregation
 from headrace.actors.learner.checkpoint import CheckpointInfo, CheckpointStore
 from headrace.actors.learner.corrections import Correction
+from headrace.actors.learner.critic import CriticSettings
 from headrace.actors.learner.lora import LoraSettings
 from headrace.actors.learner.objectives.protocol import Objective
 from headrace.actors.learner.optimizer import Optimizer
 from headrace.actors.learner.packing import PackingSettings
+from headrace.actors.learner.passes import sequence_logprobs
 from headrace.actors.learner.policy import Policy, TokenLogprobs, WithoutAdapters
 from headrace.actors.learner.schedule import AdamSettings
 from headrace.actors.learner.sequence import TrainSequence
 from headrace.actors.learner.stages.settings import Progress
 from headrace.actors.learner.threads import ComputeThreads
-from headrace.actors.learner.trainer import Trainer, sequence_logprobs
+from headrace.actors.learner.trainer import Trainer
+from headrace.actors.learner.value_head import Critic
 from headrace.transport.weights import Adapter, Manifest
 from headrace.transport.weights.layout import model_tensors
 
@@ -41,7 +44,8 @@ T = TypeVar("T")
 
 class Workbench:
     """Loads the newest checkpoint of `store` where there is one, else `model_folder`. Blocking; made by `threads.run`.
-    lora: train adapters; where `pretrains`, from `adapt` on, and every weight before it."""
+    lora: train adapters; where `pretrains`, from `adapt` on, and every weight before it. critic: its value head is
+    trained as a whole, also beside adapters."""
 
     def __init__(
         self,
@@ -54,19 +58,23 @@ class Workbench:
         corrections: Mapping[str, Correction],
         num_minibatches: int,
         num_epochs: int,
+        lr_ess_scaling: bool,
         packing: PackingSettings,
         adam: AdamSettings,
         autocast: str,
+        logits_chunk_tokens: int,
         device: str,
         seed: int,
         lora: LoraSettings | None = None,
         pretrains: bool = False,
+        critic: CriticSettings | None = None,
     ) -> None:
         from transformers import AutoTokenizer
 
         self._threads = threads
         self._store = store
         self._autocast = autocast
+        self._logits_chunk_tokens = logits_chunk_tokens
         self._lora = lora
         self._adam = adam
         self._objective = objective
@@ -74,6 +82,7 @@ class Workbench:
         self._corrections = corrections
         self._num_minibatches = num_minibatches
         self._num_epochs = num_epochs
+        self._lr_ess_scaling = lr_ess_scaling
         self._observer: Policy | None = None
         self._saved: CheckpointInfo | None = None
         self.packing = packing
@@ -90,7 +99,10 @@ class Workbench:
         weights = checkpoint or model_folder
         if checkpoint is not None and lora is not None:
             weights = store.base
-        self.policy = Policy.load(weights, autocast=autocast, device=device)
+        self.policy = Policy.load(weights, autocast=autocast, device=device, logits_chunk_tokens=logits_chunk_tokens)
+        self._critic: Critic | None = None
+        if critic is not None:
+            self._critic = Critic(critic, hidden_size=self.policy.hidden_size, device=self.policy.device)
         self.trainer = self._make_trainer()
         if lora is not None and checkpoint is not None:
             self._put_adapters(lora).load(checkpoint)
@@ -122,15 +134,24 @@ class Workbench:
         return adapters
 
     def _make_trainer(self) -> Trainer:
+        critic = self._critic
+        optimizer = Optimizer(
+            self.policy.model.parameters(),
+            self._adam,
+            head=() if critic is None else critic.head.parameters(),
+            head_lr=0.0 if critic is None else critic.settings.lr,
+        )
         return Trainer(
             self.policy,
-            Optimizer(self.policy.model.parameters(), self._adam),
+            optimizer,
             objective=self._objective,
             aggregation=self._aggregation,
             packing=self.packing,
             corrections=self._corrections,
             num_minibatches=self._num_minibatches,
             num_epochs=self._num_epochs,
+            lr_ess_scaling=self._lr_ess_scaling,
+            critic=critic,
         )
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -181,7 +202,12 @@ class Workbench:
 
     def _reference(self) -> Policy:
         folder = self._store.reference(self.policy.model)
-        reference = Policy.load(folder, autocast=self._autocast, device=str(self.policy.device))
+        reference = Policy.load(
+            folder,
+            autocast=self._autocast,
+            device=str(self.policy.device),
+            logits_chunk_tokens=self._logits_chunk_tokens,
+        )
         reference.model.requires_grad_(False)
         return reference
 
@@ -205,12 +231,14 @@ class Workbench:
             "optimizer": self.trainer.optimizer.state_dict(),
             "progress": asdict(self.progress),
             "torch_rng": torch.get_rng_state(),
+            "value_head": None if self._critic is None else self._critic.head.state_dict(),
         }
         self._store.save(info, self.policy.adapters or self.policy.model, state)
         self._saved = info
 
     def _resume(self, folder: Path) -> None:
         _, state = self._store.load_state(folder)
+        _load_head(self._critic, state.get("value_head"), folder)
         self.trainer.optimizer.load_state_dict(state["optimizer"])
         self.progress = Progress(**state["progress"])
         torch.set_rng_state(state["torch_rng"])
@@ -224,3 +252,23 @@ def _check_kind(checkpoint: Path, lora: LoraSettings | None) -> None:
             f"learner.lora is {'not ' if lora is None else ''}set, but {checkpoint} holds {holds}; resume with the "
             "settings of before, or start a new run"
         )
+
+
+def _load_head(critic: Critic | None, saved: dict[str, torch.Tensor] | None, checkpoint: Path) -> None:
+    """Raises ValueError where the checkpoint has another head, or one that is not asked for, or none."""
+    if (critic is None) != (saved is None):
+        raise ValueError(
+            f"learner.critic is {'not ' if critic is None else ''}set, but {checkpoint} holds "
+            f"{'no value head' if saved is None else 'a value head'}; resume with the settings of before, or start a "
+            "new run"
+        )
+    if critic is None or saved is None:
+        return
+    ours = {name: tuple(tensor.shape) for name, tensor in critic.head.state_dict().items()}
+    theirs = {name: tuple(tensor.shape) for name, tensor in saved.items()}
+    if ours != theirs:
+        raise ValueError(
+            f"{checkpoint} holds a value head of {theirs}, and learner.critic (mlp_width) makes one of {ours}; resume "
+            "with the settings of before, or start a new run"
+        )
+    critic.head.load_state_dict(saved)

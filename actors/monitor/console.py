@@ -38,7 +38,7 @@ class ConsoleLine:
 
     def _progress(self, time_s: float) -> list[str]:
         parts = []
-        for stream, label in (("pretrain", "pretrain"), ("train", "step")):
+        for stream, label in (("pretrain", "pretrain"), ("sft", "sft"), ("train", "step")):
             if stream in self._steps and not self._is_over(stream):
                 parts.append(f"{label} {self._of_total(stream, time_s)}")
         dispatcher = self._latest.get("dispatcher", {})
@@ -74,7 +74,8 @@ class ConsoleLine:
         return [f"{label} {max(0.001, count / of):.1%}" for label, count, of in shares if count > 0 and of > 0]
 
     def _is_over(self, stream: str) -> bool:
-        return stream == "pretrain" and "train" in self._steps
+        later = _STAGES[_STAGES.index(stream) + 1 :] if stream in _STAGES else ()
+        return any(stage in self._steps for stage in later)
 
     def _rates(self, time_s: float) -> list[str]:
         dispatcher = self._latest.get("dispatcher", {})
@@ -98,6 +99,7 @@ def _clock(seconds: float) -> str:
 
 _SHOWN = (
     ("pretrain", "loss", "loss", 3),
+    ("sft", "loss", "loss", 3),
     ("train", "reward/mean", "reward", 3),
     ("eval", "reward", "held-out", 3),
     ("eval", "greedy", "greedy", 3),
@@ -105,5 +107,8 @@ _SHOWN = (
     ("train", "ess/token", "ess", 2),
 )
 """(stream, name, label, digits)"""
+
+_STAGES = ("pretrain", "sft", "train")
+"""in their order"""
 
 _SHOWN_ROLES = ("learner", "generator", "environment", "grader")

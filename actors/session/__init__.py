@@ -1,6 +1,6 @@
 """The vocabulary of sessions that every actor kind shares: tasks, trajectories, groups. Pure data, no actor."""
 
-from headrace.actors.session.task import ChatMessage, Sampling, SessionSpec, Task, ToolCall
+from headrace.actors.session.task import ChatMessage, Sampling, SessionSpec, Task, Tool, ToolCall
 from headrace.actors.session.trajectory import NO_VERSION, Group, Trajectory, TrajectoryBuilder, Turn
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Sampling",
     "SessionSpec",
     "Task",
+    "Tool",
     "ToolCall",
     "Trajectory",
     "TrajectoryBuilder",

@@ -18,6 +18,15 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool as the model sees it. `parameters` is a JSON schema (type object)."""
+
+    name: str
+    description: str
+    parameters: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
 class ChatMessage:
     role: Role
     content: str

@@ -43,7 +43,12 @@ def figures(report: dict[str, Any], run: RunFiles) -> list[tuple[str, str, Figur
         ),
         ("Effective sample size", "1 where all importance weights are equal.", pictures.effective_sample_size(train)),
         ("Open sessions", "Training sessions under way, by state.", pictures.open_sessions(run.stream("dispatcher"))),
-        ("Pre-training", "Cross-entropy.", pictures.pretrain_loss(run.stream("pretrain"))),
+        (
+            "Pre-training",
+            "Cross-entropy.",
+            pictures.supervised_loss(run.stream("pretrain"), "pre-training step"),
+        ),
+        ("Fine-tuning", "Cross-entropy.", pictures.supervised_loss(run.stream("sft"), "fine-tuning step")),
     ]
     return [(title, caption, figure) for title, caption, figure in drawn if figure is not None]
 

@@ -157,12 +157,12 @@ def open_sessions(records: Sequence[MetricsRecord]) -> Figure | None:
     return figure
 
 
-def pretrain_loss(records: Sequence[MetricsRecord]) -> Figure | None:
-    """Loss of the `pretrain` stage in nats a token, and on held-out documents."""
+def supervised_loss(records: Sequence[MetricsRecord], x_label: str) -> Figure | None:
+    """Loss of the `pretrain` or `sft` stage in nats a token, and on held-out documents."""
     trained = [(record.step, record.values["loss"]) for record in records if "loss" in record.values]
     if not trained:
         return None
-    figure, axes = _canvas("pre-training step", "nats a token")
+    figure, axes = _canvas(x_label, "nats a token")
     axes.plot(*zip(*trained, strict=True), color=MUTED, linewidth=1.2, label="training")
     held_out = [(record.step, record.values["held_out_loss"]) for record in records if "held_out_loss" in record.values]
     if held_out:

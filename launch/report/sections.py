@@ -12,7 +12,7 @@ from headrace.launch.report.summaries import histogram_summary, mean, quantiles,
 STATES = ("running", "grading", "ready", "training", "trained")
 REASONS = (
     "over_age", "cancelled", "failed", "timed_out", "zero_variance", "ungraded", "filtered", "quarantined",
-    "rolled_back", "lost",
+    "rolled_back", "lost", "straggler",
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ CHOICES = (
     ("weights=delta", "topology=two_hosts"),
     ("weights=nccl",),
     ("learner/lora=default",),
+    ("learner/critic=default",),
     ("launch=inprocess",),
     ("generator/engine=vllm",),
     ("generator/engine=vllm_server", "weights=checkpoint", "generator.engine.url=http://127.0.0.1:8000"),

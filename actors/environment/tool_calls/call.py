@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.actors.environment.environment import Tool
-from headrace.actors.session import ChatMessage, ToolCall
+from headrace.actors.session import ChatMessage, Tool, ToolCall
 
 MAX_QUOTED_CHARS = 800
 """A bad payload is quoted back to the model up to this length: quoting all of it would fill the context."""

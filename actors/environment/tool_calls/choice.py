@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.actors.environment.environment import Tool
 from headrace.actors.environment.tool_calls.call import ParsedTurn, ToolCallParser
 from headrace.actors.environment.tool_calls.hermes_json import HermesJson
 from headrace.actors.environment.tool_calls.python import PythonCalls
 from headrace.actors.environment.tool_calls.xml import XmlCalls
+from headrace.actors.session import Tool
 
 
 class NoCalls:

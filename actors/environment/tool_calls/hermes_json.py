@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from headrace.actors.environment.environment import Tool
 from headrace.actors.environment.tool_calls.call import MalformedCall, ParsedTurn, answer_part, checked_call, collect
-from headrace.actors.session import ToolCall
+from headrace.actors.session import Tool, ToolCall
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 

@@ -9,9 +9,8 @@ import ast
 import re
 from collections.abc import Sequence
 
-from headrace.actors.environment.environment import Tool
 from headrace.actors.environment.tool_calls.call import MalformedCall, ParsedTurn, answer_part, checked_call, collect
-from headrace.actors.session import ToolCall
+from headrace.actors.session import Tool, ToolCall
 
 MAX_CALL_CHARS = 65_536
 """Python's parser is written in C and recurses: longer texts are refused before it sees them."""

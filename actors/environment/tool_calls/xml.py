@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Sequence
 
-from headrace.actors.environment.environment import Tool
 from headrace.actors.environment.tool_calls.call import (
     MalformedCall,
     ParsedTurn,
@@ -20,7 +19,7 @@ from headrace.actors.environment.tool_calls.call import (
     shortened,
 )
 from headrace.actors.environment.tool_calls.hermes_json import blocks
-from headrace.actors.session import ToolCall
+from headrace.actors.session import Tool, ToolCall
 
 OPEN, CLOSE = "<function=", "</function>"
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)</parameter>", re.DOTALL)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.actors.learner.objectives.protocol import MAX_ABS_LOG_RATIO
+from headrace.actors.learner.kl.protocol import check_coefficient
+from headrace.actors.learner.objectives.ratios import log_ratio
 
 if TYPE_CHECKING:
     import torch
@@ -18,12 +19,11 @@ class K2:
     """coefficient: β, the weight of the penalty beside the reward; 0.01 to 0.1 holds a small model's drift."""
 
     in_reward = False
+    whiten = False
 
     def __init__(self, *, coefficient: float) -> None:
-        if coefficient <= 0:
-            raise ValueError(f"kl.coefficient must be > 0, got {coefficient}; for none choose learner/kl=none")
+        check_coefficient(coefficient)
         self._coefficient = coefficient
 
     def __call__(self, logprobs_N: torch.Tensor, reference_logprobs_N: torch.Tensor) -> torch.Tensor:
-        log_ratio_N = (logprobs_N - reference_logprobs_N).clamp(-MAX_ABS_LOG_RATIO, MAX_ABS_LOG_RATIO)
-        return self._coefficient * 0.5 * log_ratio_N**2
+        return self._coefficient * 0.5 * log_ratio(logprobs_N, reference_logprobs_N) ** 2

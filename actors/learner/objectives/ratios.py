@@ -15,12 +15,15 @@ def log_ratio(logprobs_N: torch.Tensor, below_N: torch.Tensor) -> torch.Tensor:
     return (logprobs_N - below_N).clamp(-MAX_ABS_LOG_RATIO, MAX_ABS_LOG_RATIO)
 
 
+def sequence_sums(values_N: torch.Tensor, sequence_N: torch.Tensor) -> torch.Tensor:
+    """float32[S]: the sum over each sequence's tokens."""
+    return values_N.new_zeros(int(sequence_N.max()) + 1).index_add(0, sequence_N, values_N)
+
+
 def sequence_means(values_N: torch.Tensor, sequence_N: torch.Tensor) -> torch.Tensor:
     """float32[S]: the mean of each sequence's tokens."""
-    num_sequences = int(sequence_N.max()) + 1
-    sums_S = values_N.new_zeros(num_sequences).index_add(0, sequence_N, values_N)
-    counts_S = values_N.new_zeros(num_sequences).index_add(0, sequence_N, values_N.new_ones(len(values_N)))
-    return sums_S / counts_S
+    sums_S = sequence_sums(values_N, sequence_N)
+    return sums_S / sequence_sums(values_N.new_ones(len(values_N)), sequence_N)
 
 
 def spread_means(values_N: torch.Tensor, sequence_N: torch.Tensor) -> torch.Tensor:

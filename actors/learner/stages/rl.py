@@ -18,6 +18,7 @@ from typing import Any
 
 from headrace.actors.learner.advantages.protocol import Advantage
 from headrace.actors.learner.dispatcher_link import DispatcherLink
+from headrace.actors.learner.figures.alarms import Alarms
 from headrace.actors.learner.figures.step import step_figures
 from headrace.actors.learner.intake import Intake, take_in
 from headrace.actors.learner.making_room import EnginesAsleep
@@ -78,6 +79,7 @@ class RlStage:
         self._report = report
         self._after_step = after_step
         self._room = room
+        self._alarms = Alarms(progress.first_mismatch)
 
     async def run(self) -> None:
         clock = self._clock
@@ -119,6 +121,7 @@ class RlStage:
             penalties=self._penalties,
             version_steps={**batch.version_steps, **self._versions.steps},
             steps_done=steps_done,
+            num_failed=batch.num_failed,
         )
         session_ids = acknowledged_ids(batch, intake)
         figures = intake.figures()
@@ -143,6 +146,7 @@ class RlStage:
         figures["seconds/publish"] = clock.time() - publishing_from_s
         figures["skipped_batches"] = float(self.progress.num_skipped)
         figures |= self._publisher.figures()
+        figures |= self._alarms.update(self.progress.step, figures)
         self._report(self.progress.step, figures)
         await self._after_step()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -29,8 +29,10 @@ class RlSettings:
 
 @dataclass
 class Progress:
-    """What a checkpoint must remember of the stage. `wall_s`: spent in it, earlier lives of the learner included."""
+    """What a checkpoint must remember of the stage. `wall_s`: spent in it, earlier lives of the learner included.
+    `first_mismatch`: see figures/alarms.py."""
 
     step: int = 0
     num_skipped: int = 0
     wall_s: float = 0.0
+    first_mismatch: list[float] = field(default_factory=list)

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.actors.environment.environment import Observation, StepOutcome, Tool
+from headrace.actors.environment.environment import Observation, StepOutcome
 from headrace.actors.environment.in_process_tools import InProcessTools
 from headrace.actors.environment.phases import CANCEL_GRACE_S, SessionError, Timeouts
-from headrace.actors.environment.rendering import ChatRenderer, before_stop
 from headrace.actors.environment.tools import Calculator
 from headrace.actors.learner.advantages import Rloo
 from headrace.actors.learner.intake import take_in
-from headrace.actors.session import ChatMessage, Group, ToolCall
+from headrace.actors.rendering import ChatRenderer, before_stop
+from headrace.actors.session import ChatMessage, Group, Tool, ToolCall
 from headrace.transport import run_virtual
 
 IM_END = 266

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from headrace.actors.learner.policy import Policy
 from headrace.actors.learner.sequence import TrainSequence
 from headrace.actors.session import Group, Sampling, SessionSpec, Task, Trajectory
 from headrace.launch.models import ScratchLlama
+
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+"""The slow twins lie there, in `twins`."""
 
 MakeSequence = Callable[..., TrainSequence]
 MakeTrajectory = Callable[..., Trajectory]

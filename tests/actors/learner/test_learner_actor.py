@@ -25,13 +25,17 @@ import torch
 
 from headrace.actors.learner.actor import Learner
 from headrace.actors.learner.checkpoint import list_checkpoints, read_info
-from headrace.actors.learner.documents import GeneratedDocuments
+from headrace.actors.learner.critic import CriticSettings
+from headrace.actors.learner.documents import GeneratedDocuments, JsonLines
+from headrace.actors.learner.export import export_checkpoint
 from headrace.actors.learner.kl import K2
 from headrace.actors.learner.lora import LoraSettings
+from headrace.actors.learner.objectives import ClippedRatio
 from headrace.actors.learner.optimizer import Optimizer
 from headrace.actors.learner.policy import Policy
 from headrace.actors.learner.probe import LogprobProbe
 from headrace.actors.learner.stages.pretrain import Pretrain
+from headrace.actors.learner.stages.sft import Sft
 from headrace.actors.learner.versions import VersionLog
 from headrace.actors.messages import (
     Accepted,
@@ -412,6 +416,40 @@ def test_pretraining_comes_first_and_version_1_holds_step_0(play):
     assert world.asked[0] == 0
 
 
+def test_pretrain_then_sft_then_rl_in_one_run(play, tmp_path):
+    """Each stage goes on from the weights of the one before; a learner that is resumed repeats none of them."""
+    chats = [
+        [{"role": "user", "content": f"{a}{b}?"}, {"role": "assistant", "content": a}] for a in "ab" for b in "cdef"
+    ]
+    path = tmp_path / "chats.jsonl"
+    path.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
+    texts = GeneratedDocuments(make=lambda rng: "".join(rng.choice("abcdef?") for _ in range(rng.randint(3, 8))))
+    stages = {
+        "pretrain": Pretrain(source=texts, steps=20, documents_per_step=16, warmup_steps=5),
+        "sft": Sft(
+            source=JsonLines(paths=str(path), field=None, held_out_fraction=0.3),
+            steps=40,
+            documents_per_step=8,
+            lr=1e-2,
+        ),
+        "checkpoint_every_steps": 1,
+    }
+    world = play(**stages, max_steps=2)
+    pretrained, tuned = world.series("pretrain", "loss"), world.series("sft", "loss")
+    assert (len(pretrained), len(tuned)) == (20, 40)
+    assert tuned[-1] < 0.1 < tuned[0]
+    held_out, perplexity = world.series("sft", "held_out_loss"), world.series("sft", "perplexity")
+    assert perplexity == [math.exp(loss) for loss in held_out]
+    assert len(held_out) == 1
+    order = [m.stream for stream in ("pretrain", "sft", "train") for m in world.metrics[stream]]
+    assert order == ["pretrain"] * 20 + ["sft"] * 40 + ["train"] * 2
+    assert world.published[0] == (1, 0)
+    assert play(**stages, checkpoints="again", max_steps=0).series("sft", "loss") == tuned
+    second = play(**stages, max_steps=3)
+    assert second.asked == [2]
+    assert not second.series("pretrain", "loss") + second.series("sft", "loss")
+
+
 def test_a_lora_run_sends_adapters_alone_and_learns(play, tmp_path):
     """The peers sample from what they were sent: the probe's gap shows that it is what the learner trained."""
     settings = LoraSettings(rank=4, alpha=8.0)
@@ -451,6 +489,90 @@ def test_a_lora_run_pretrains_every_weight_and_goes_on_where_it_was(play, tmp_pa
     assert again.location != base.location
     with pytest.raises(ActorFailed, match="holds adapters; resume with the settings of before"):
         play(max_steps=6)
+
+
+class GroupsOfOne(FakeDispatcher):
+    """As with training.group_size=1: nobody has a sibling."""
+
+    @handles(NextBatch)
+    async def next_batch(self, message: NextBatch) -> Batch:
+        whole = await super().next_batch(message)
+        alone = tuple(Group(t.spec.session_id, (t,)) for group in whole.groups for t in group.trajectories)
+        return Batch(alone, whole.version_steps)
+
+
+PPO: dict[str, Any] = {
+    "dispatcher": GroupsOfOne,
+    "objective": ClippedRatio(),
+    "critic": CriticSettings(lr=1e-2),
+    "num_minibatches": 4,
+}
+
+
+@pytest.mark.parametrize("estimator", ["gae", "vtrace"])
+def test_with_a_critic_groups_of_one_learn(play, estimator):
+    world = play(**PPO | {"critic": CriticSettings(estimator=estimator, lr=1e-2)}, max_steps=16)
+    per_step = np.array(world.rewards).reshape(16, -1).mean(axis=1)
+    assert per_step[0] < 0.75
+    assert np.mean(per_step[-3:]) > 0.9
+    assert world.series("train", "intake/refused") == [0.0] * 16
+    assert world.series("train", "updates") == [4.0] * 16
+    values, returns = world.series("train", "value/mean"), world.series("train", "value/return_mean")
+    assert values[0] == 0.0
+    assert abs(values[-1] - returns[-1]) < 0.25
+    assert all(np.isfinite(v) for m in world.metrics["train"] for v in m.values.values())
+
+
+def test_the_value_head_is_saved_and_gone_on_with_and_goes_nowhere_else(play, tmp_path, model_folder):
+    from safetensors.torch import load_file
+
+    first = play(**PPO, max_steps=3, checkpoint_every_steps=1)
+    newest = list_checkpoints(tmp_path / "checkpoints")[-1]
+    state = torch.load(newest / "trainer.pt", weights_only=True)
+    head = state["value_head"]
+    assert head["weight"].any()
+    assert len(state["optimizer"]["state"]) == len(load_file(newest / "model.safetensors")) + 2
+    assert load_file(newest / "model.safetensors").keys() == load_file(model_folder / "model.safetensors").keys()
+    # lr 0 takes no step: what the second life saves is what it resumed, bit for bit.
+    second = play(**PPO, max_steps=4, checkpoint_every_steps=1, lr=0.0)
+    assert second.asked == [3]
+    assert second.series("train", "value/mean") != [0.0]
+    again = torch.load(list_checkpoints(tmp_path / "checkpoints")[-1] / "trainer.pt", weights_only=True)
+    assert again["progress"]["step"] == 4
+    assert all(torch.equal(head[name].view(torch.int32), again["value_head"][name].view(torch.int32)) for name in head)
+    before, after = state["optimizer"]["state"], again["optimizer"]["state"]
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[i][name], after[i][name]) for i in before for name in before[i])
+    assert first.published[-1][1] == 3
+    export_checkpoint(tmp_path / "checkpoints", tmp_path / "exported")
+    assert not list((tmp_path / "exported").glob("*.pt"))
+    assert (
+        load_file(tmp_path / "exported" / "model.safetensors").keys() == load_file(newest / "model.safetensors").keys()
+    )
+
+
+def test_a_checkpoint_is_not_resumed_with_another_critic(play):
+    play(**PPO, max_steps=1, checkpoints="with")
+    play(max_steps=1, checkpoints="without")
+    without = {name: value for name, value in PPO.items() if name != "critic"}
+    with pytest.raises(ActorFailed, match=r"learner.critic is not set, but .* holds a value head; resume with"):
+        play(**without, max_steps=2, checkpoints="with")
+    with pytest.raises(ActorFailed, match=r"learner.critic is set, but .* holds no value head; resume with"):
+        play(**PPO, max_steps=2, checkpoints="without")
+    with pytest.raises(ActorFailed, match="mlp_width"):
+        play(**PPO | {"critic": CriticSettings(mlp_width=4)}, max_steps=2, checkpoints="with")
+
+
+def test_with_adapters_the_head_is_trained_beside_them_and_resumed(play, tmp_path):
+    options = PPO | {"server": AdaptedParameterServer, "lora": LoraSettings(rank=4), "checkpoint_every_steps": 1}
+    first = play(**options, max_steps=2)
+    sent = {name for manifest in first.manifests for name in (t.name for t in manifest.tensors)}
+    assert all(".lora_" in name for name in sent)
+    head = torch.load(list_checkpoints(tmp_path / "checkpoints")[-1] / "trainer.pt", weights_only=True)["value_head"]
+    assert head["weight"].any()
+    second = play(**options, max_steps=3)
+    assert second.asked == [2]
+    assert second.series("train", "value/mean") != [0.0]
 
 
 def test_a_restarted_learner_goes_on_above_its_last_version(play, tmp_path):

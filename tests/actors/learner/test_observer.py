@@ -13,9 +13,10 @@ from headrace.actors.learner.lora import LoraSettings
 from headrace.actors.learner.objectives import CrossEntropy
 from headrace.actors.learner.optimizer import Optimizer
 from headrace.actors.learner.packing import PackingSettings
+from headrace.actors.learner.passes import sequence_logprobs
 from headrace.actors.learner.policy import Interrupted, Policy
 from headrace.actors.learner.schedule import AdamSettings
-from headrace.actors.learner.trainer import Trainer, sequence_logprobs
+from headrace.actors.learner.trainer import Trainer
 
 PACKING = PackingSettings()
 

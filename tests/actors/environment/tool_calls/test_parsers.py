@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.actors.environment.environment import Tool
 from headrace.actors.environment.tool_calls import PARSERS, make_parser
-from headrace.actors.session import ToolCall
+from headrace.actors.session import Tool, ToolCall
 
 ADD = Tool(
     "add",
