@@ -172,10 +172,12 @@ class BatchTrained:
 class LearnerResumed:
     """learner → dispatcher (ask → Accepted), once, before its first NextBatch, where an earlier life of it published
     weights: it goes on from optimizer step `step`. What was trained later is lost, and so is the batch that it had.
-    `version`: the last one that was published before."""
+    `version`: the last one that was published before. `goes_on`: whether it has steps left to take, also where its
+    training was said to be over before."""
 
     step: int
     version: int
+    goes_on: bool
 
 
 @message("train.finished")

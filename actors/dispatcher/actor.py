@@ -69,7 +69,8 @@ class Dispatcher(Actor):
     deadlines). `stall_log_s`: a learner that waits longer is told about in the log, with the ids of what is pending.
     `max_attempts`, `max_losses`: of a session, before its task is set aside: those that failed by themselves, and those
     that were lost with whoever had them. `group_extra`, `group_deadline_s`: see TrainingSettings.
-    `ledger_path`: the journal; what is found there is gone on from. None keeps it in memory.
+    `ledger_path`: the journal; what is found there is gone on from. None keeps it in memory. `run_id`: of the launch; in
+    a journal of another one, what nobody has was ended with the run, and no limit is touched.
     """
 
     mailbox = MailboxBound(capacity=8192)
@@ -96,6 +97,7 @@ class Dispatcher(Actor):
         seed: int = 0,
         evaluation: EvaluationSettings | None = None,
         ledger_path: str | None = None,
+        run_id: str = "",
         session_timeout_s: float = 900.0,
         metrics_every_s: float = 2.0,
         stall_log_s: float = 30.0,
@@ -123,6 +125,7 @@ class Dispatcher(Actor):
         check_at_least("stall_log_s", stall_log_s, 0.01)
         self._tasks = tasks
         self._ledger_path = ledger_path or IN_MEMORY
+        self._run_id = run_id
         self.training = TrainingSessions(settings, tasks)
         self.placement = Placement()
         self.evaluator = Evaluator(evaluation, seed=seed, max_tokens=max_tokens)
@@ -177,7 +180,7 @@ class Dispatcher(Actor):
         context.spawn(self._evaluate_and_end(), "evaluate")
 
     async def on_stop(self) -> None:
-        self.training.finish()
+        """What is open stays so in the journal: the run may be resumed."""
         if self._writing is not None:
             self._writing.cancel()
         if self._journal is not None:
@@ -189,10 +192,15 @@ class Dispatcher(Actor):
     async def _resume(self, context: Context, snapshot: Snapshot) -> None:
         """Go on where the predecessor was; nobody finds this actor before it is done."""
         self.training.restore(snapshot, now_s=context.clock.time())
-        self.evaluator.restore(snapshot.facts, life=snapshot.num_lives)
+        same_run = snapshot.facts.get("run") == self._run_id
+        self.evaluator.restore(snapshot.facts, life=snapshot.num_lives, over=same_run)
         found = await reconcile(context, self.training, self.placement)
         self._incarnations |= found.incarnations
-        self._lose(found.lost, "nobody had it when the dispatcher was restarted")
+        if same_run:
+            self._lose(found.lost, "nobody had it when the dispatcher was restarted")
+        else:
+            for session_id in reversed(found.lost):
+                self.training.interrupted(session_id)
         for environment, sessions in found.unwanted.items():
             self.seating.cancel(environment, sessions)
         self._changed()
@@ -200,7 +208,7 @@ class Dispatcher(Actor):
     def _write(self) -> None:
         assert self._journal is not None, "nothing is committed before on_start opened it"
         training = self.training
-        facts = training.facts() | self.evaluator.facts()
+        facts = training.facts() | self.evaluator.facts() | {"run": self._run_id}
         self._journal.write(training.ledger.take_changes(), training.versions.take_changes(), facts)
 
     def _changed(self) -> None:
@@ -351,6 +359,7 @@ class Dispatcher(Actor):
             message.version,
             tasks=self._journal.tasks_trained_after(message.step),
             next_task=self._journal.next_task_after(message.step),
+            goes_on=message.goes_on,
         )
         self.evaluator.roll_back(message.step, reopened=was_finished and not self.training.finished)
         logger.warning(

@@ -1,5 +1,4 @@
-"""One evaluation of one version: held-out prompts, k samples at temperature 1 and a greedy one each. Pure state
-machine.
+"""One evaluation of one version: held-out prompts, k samples at temperature and a greedy one each. Pure state machine.
 
 Evaluation sessions stand apart from the training ledger. They go to generators that hold the version for as long as
 the evaluation lasts, so training goes on. A session without a reward is missing, never 0: it lowers n and is counted
@@ -8,24 +7,29 @@ in `missing`.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from headrace.actors.dispatcher.evaluation_figures import PromptRewards, figures
 from headrace.actors.dispatcher.seeds import session_seed
 from headrace.actors.dispatcher.settings import check_at_least
-from headrace.actors.dispatcher.statistics import clustered_mean, mean_pass_at_k
 from headrace.actors.session import Sampling, SessionSpec, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSettings:
-    """`num_prompts` 0 switches evaluation off. `samples` at temperature 1 for each prompt (pass@k needs k of them),
-    one `greedy` more; `every_steps` optimizer steps; `role` serves them and holds one version meanwhile;
+    """`num_prompts` 0 switches evaluation off. `samples` at `temperature` for each prompt, one `greedy` more;
+    `pass_at`: each k of which pass@k is told, which needs k samples; None: 1, 2, 4, … up to `samples`. A sample with
+    `pass_reward` or more has passed. `every_steps` optimizer steps; `role` serves them and holds one version meanwhile;
     `max_in_flight` environment slots at most; past `timeout_s` what is not graded counts as missing. `max_attempts` and
     `max_losses`: as in training; a session that meets either is missing."""
 
     num_prompts: int = 64
     samples: int = 8
+    temperature: float = 1.0
+    pass_at: Sequence[int] | None = None
     greedy: bool = True
     every_steps: int = 50
     role: str = "evaluator"
@@ -44,10 +48,21 @@ class EvaluationSettings:
         check_at_least("evaluation.max_losses", self.max_losses, 1)
         if self.num_prompts and not self.samples and not self.greedy:
             raise ValueError("an evaluation needs samples >= 1 or greedy=true; num_prompts=0 switches it off")
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise ValueError(
+                f"evaluation.temperature must be > 0, got {self.temperature}; greedy=true samples at 0 besides"
+            )
+        if not all(1 <= k <= self.samples for k in self.pass_at or ()):
+            raise ValueError(
+                f"evaluation.pass_at must be numbers from 1 to evaluation.samples ({self.samples}), got "
+                f"{list(self.pass_at or ())}; raise evaluation.samples, or leave it null"
+            )
 
     @property
     def pass_ks(self) -> tuple[int, ...]:
-        """1, 2, 4, … up to `samples`."""
+        """Each k of which pass@k is told."""
+        if self.pass_at is not None:
+            return tuple(sorted(set(self.pass_at)))
         return tuple(1 << i for i in range(self.samples.bit_length()) if 1 << i <= self.samples)
 
 
@@ -108,15 +123,13 @@ class Evaluation:
         self._edition = edition
         self.num_off_version = 0
         """sessions with a token that another version sampled: 0 where the role really holds its version"""
-        self._num_prompts = len(tasks)
         self.num_missing = 0
         self._attempts: dict[str, SessionSpec] = {}
         self._losses: Counter[str] = Counter()
         self._waiting: deque[str] = deque()
         self._running: dict[str, str] = {}
         self._seated: set[str] = set()
-        self._samples: list[list[float]] = [[] for _ in tasks]
-        self._greedy: list[list[float]] = [[] for _ in tasks]
+        self._prompts = [PromptRewards(task.source) for task in tasks]
         self._prompt_of: dict[str, int] = {}
         for prompt, task in enumerate(tasks):
             for spec in self._specs(prompt, task, max_tokens, seed):
@@ -128,8 +141,9 @@ class Evaluation:
     def _specs(self, prompt: int, task: Task, max_tokens: int, seed: int) -> list[SessionSpec]:
         again = f"r{self._edition}" if self._edition else ""
         group_id = f"e{self.version:06d}{again}-{prompt:04d}"
+        temperature = self.settings.temperature
         members = [
-            (member, Sampling(1.0, max_tokens, seed=session_seed(seed, "eval", self.version, prompt, member)))
+            (member, Sampling(temperature, max_tokens, seed=session_seed(seed, "eval", self.version, prompt, member)))
             for member in range(self.settings.samples)
         ]
         if self.settings.greedy:
@@ -199,8 +213,8 @@ class Evaluation:
         if trajectory.reward is None:
             self.num_missing += 1
             return
-        rewards = self._greedy if spec.member == self.settings.samples else self._samples
-        rewards[self._prompt_of[spec.session_id]].append(trajectory.reward)
+        prompt = self._prompts[self._prompt_of[spec.session_id]]
+        (prompt.greedy if spec.member == self.settings.samples else prompt.samples).append(trajectory.reward)
 
     def failed(self, session_id: str, attempt: int, *, lost: bool = False) -> None:
         """Tried again up to `max_attempts`, or where they are `lost` with their holder `max_losses`; then missing."""
@@ -238,19 +252,13 @@ class Evaluation:
         self._seated.discard(session_id)
 
     def values(self) -> dict[str, float]:
-        """The results as metric values: `reward`, `greedy` and `pass_at_<k>`, each with `_n` and `_stderr`; `step`,
-        `prompts`, `sessions`, `missing` of them, `off_version`. A figure without any value is absent."""
-        estimates = {"reward": clustered_mean(self._samples), "greedy": clustered_mean(self._greedy)}
-        for k in self.settings.pass_ks:
-            estimates[f"pass_at_{k}"] = mean_pass_at_k(self._samples, k, self.settings.pass_reward)
-        values = {
+        """The results as metric values: see `figures`; and `step`, `prompts`, `sessions`, `missing` of them,
+        `off_version`."""
+        return {
             "step": float(self.step),
-            "prompts": float(self._num_prompts),
+            "prompts": float(len(self._prompts)),
             "sessions": float(self.num_sessions),
             "missing": float(self.num_missing),
             "off_version": float(self.num_off_version),
+            **figures(self._prompts, self.settings.pass_ks, self.settings.pass_reward),
         }
-        for name, estimate in estimates.items():
-            if estimate is not None:
-                values |= {name: estimate.mean, f"{name}_n": float(estimate.n), f"{name}_stderr": estimate.stderr}
-        return values

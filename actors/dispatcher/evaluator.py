@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ _SYNC_TIMEOUT_S = 120.0
 _SYNC_TRIES = 60
 _SYNC_PAUSE_S = 0.5
 _EDITIONS_A_LIFE = 1000
+_PASS_AT = re.compile(r"pass_at_\d+")
 
 
 class Evaluator:
@@ -75,9 +77,11 @@ class Evaluator:
             "final_version": self._final_version,
         }
 
-    def restore(self, facts: Mapping[str, Any], *, life: int) -> None:
+    def restore(self, facts: Mapping[str, Any], *, life: int, over: bool = True) -> None:
+        """over: whether training is over where the facts say so; the learner of a resumed run says it itself."""
         self._schedule.restore(due=facts["evaluation_due"], next_due=facts["evaluation_next_due"])
-        self._last_version, self._final_version = facts["evaluated_version"], facts["final_version"]
+        self._last_version = facts["evaluated_version"]
+        self._final_version = facts["final_version"] if over else None
         self._edition = life * _EDITIONS_A_LIFE
         self._work.set()
 
@@ -257,7 +261,13 @@ class Evaluator:
 def in_words(values: dict[str, float]) -> str:
     """The figures of an evaluation for the log; what is missing is said, since the means leave it out."""
     sessions, missing = values["sessions"], values["missing"]
-    figures = ", ".join(f"{name} {values[name]:.3f}" for name in ("reward", "greedy") if name in values)
+    named = {"reward": "reward", "greedy": "greedy"}
+    named |= {name: f"pass@{name.removeprefix('pass_at_')}" for name in values if _PASS_AT.fullmatch(name)}
+    figures = ", ".join(
+        f"{label} {values[name]:.3f} ± {values[f'{name}_stderr']:.3f}"
+        for name, label in named.items()
+        if name in values
+    )
     if not figures:
         return f"NO RESULT: none of its {sessions:.0f} sessions has a reward (see the graders' log)"
     if not missing:

@@ -20,8 +20,9 @@ class Estimate:
 
 def clustered_mean(clusters: Sequence[Sequence[float]]) -> Estimate | None:
     """The mean of all values; samples of one prompt are not independent, so its standard error comes from the clusters:
-    sqrt(sum_c (sum_i x_ci - mean)^2 * C/(C-1)) / n. With one value a cluster it is the usual s / sqrt(n). None
-    without values.
+    sqrt(sum_c (sum_i (x_ci - mean))^2 * C/(C-1)) / n, that of E. Miller, "Adding error bars to evals" (arXiv
+    2411.00640), with the usual correction for C clusters. With one value a cluster it is s / sqrt(n). None without
+    values.
     """
     filled = [np.asarray(cluster, dtype=np.float64) for cluster in clusters if len(cluster)]
     if not filled:
@@ -44,7 +45,8 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 
 
 def mean_pass_at_k(clusters: Sequence[Sequence[float]], k: int, pass_reward: float) -> Estimate | None:
-    """pass@k averaged over the prompts that have at least k graded samples; n counts prompts."""
+    """pass@k averaged over the prompts that have at least k graded samples; n counts prompts, each of which is one
+    value: its standard error is s / sqrt(n)."""
     values = [
         [pass_at_k(len(rewards), sum(reward >= pass_reward - 1e-6 for reward in rewards), k)]
         for rewards in clusters

@@ -41,6 +41,8 @@ class TrainingSessions:
         self.groups = GroupBook(settings.group_size)
         self.admission = Admission(settings.max_lag, settings.batch_sessions)
         self.finished = False
+        self.cancelled: list[int] = []
+        """tasks whose groups were open when training ended: issued again where it goes on after all"""
         self.counters: Counter[str] = Counter()
         self.issuer = GroupIssuer(settings, tasks)
         self.pending: deque[str] = deque()
@@ -70,6 +72,7 @@ class TrainingSessions:
             "issued": self.ledger.issued,
             "learner_step": self.learner_step,
             "finished": self.finished,
+            "cancelled": list(self.cancelled),
             "parting_version": self.versions.parting[0],
             "parting_step": self.versions.parting[1],
             "counters": dict(self.counters),
@@ -86,6 +89,7 @@ class TrainingSessions:
         )
         self.versions.restore(snapshot.versions, (facts["parting_version"], facts["parting_step"]))
         self.batches.learner_step, self.finished = facts["learner_step"], facts["finished"]
+        self.cancelled = list(facts.get("cancelled", []))
         self.counters.update(facts["counters"])
         restored = restore_sessions(snapshot, self.issuer, self.ledger, self.groups, now_s=now_s)
         self.pending.extend(restored.pending)
@@ -207,6 +211,19 @@ class TrainingSessions:
             return
         self._lose(record, DropReason(reason), detail)
 
+    def interrupted(self, session_id: str) -> None:
+        """Whoever had it ended with the whole run: it waits for another attempt, and no limit is touched."""
+        record = self.ledger.get(session_id)
+        if record is None or record.graded:
+            return
+        if record.state is SessionState.GRADING:
+            self.ledger.move(session_id, SessionState.RUNNING)
+        record.spec = replace(record.spec, attempt=record.spec.attempt + 1)
+        record.losses += 1  # so that it is no failure of its own
+        record.holder = None
+        self.ledger.touch(record)
+        self.pending.appendleft(session_id)
+
     def attempt_of(self, session_id: str) -> int | None:
         """The attempt of a session that may still need another one: not graded, not ended. Else None."""
         record = self.ledger.get(session_id)
@@ -248,16 +265,17 @@ class TrainingSessions:
         if self.versions.served(version, step):
             self.batches.retire_over_age()
 
-    def roll_back(self, step: int, version: int, *, tasks: Sequence[int], next_task: int) -> int:
+    def roll_back(self, step: int, version: int, *, tasks: Sequence[int], next_task: int, goes_on: bool = True) -> int:
         """The learner starts anew from `step`, having published `version` and those before it: what it trained later,
         and what it has, is lost. Returns how many sessions that are. `tasks`: of what it trained later; they, and those
-        of what it has, are issued again before any other, as new groups with the seeds of the old ones.
+        of what it has, are issued again before any other, as new groups with the seeds of the old ones. goes_on: see
+        LearnerResumed.
 
         In sync mode all begins anew behind `step`: what is open is lost too, and tasks are drawn from `next_task` on,
         in their order. A run that was interrupted then goes on exactly as it would have."""
         num_lost = self.ledger.roll_back(step)
         self.versions.roll_back(step, version)
-        self.finished = self.finished and step >= self.learner_step
+        self.finished = self.finished and not goes_on
         held = [record for record in self.ledger.records() if record.state is SessionState.TRAINING]
         again = [*tasks, *(record.task_index for record in held)]
         num_lost += self.batches.roll_back(step)
@@ -265,7 +283,9 @@ class TrainingSessions:
             num_lost += self._drop_open(DropReason.ROLLED_BACK)
             self.issuer.rewind(next_task)
         elif not self.finished:
-            self.issuer.issue_again(again)
+            self.issuer.issue_again([*again, *self.cancelled])
+        if not self.finished:
+            self.cancelled = []
         return num_lost
 
     def _drop_open(self, reason: DropReason) -> int:
@@ -281,6 +301,7 @@ class TrainingSessions:
     def finish(self) -> None:
         """No batch follows: everything that is still open is dropped as cancelled."""
         self.finished = True
+        self.cancelled += dict.fromkeys(record.task_index for record in self.ledger.records())
         self._drop_open(DropReason.CANCELLED)
 
     # --- drops ------------------------------------------------------------------------------------------------------

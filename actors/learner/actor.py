@@ -33,7 +33,7 @@ from headrace.actors.learner.publisher import PARAMETER_SERVER, PendingProbe, Pu
 from headrace.actors.learner.schedule import AdamSettings, LearningRate, Schedule
 from headrace.actors.learner.sequence import document_sequence
 from headrace.actors.learner.stages.pretrain import Pretrain, text_encoder
-from headrace.actors.learner.stages.settings import RlSettings
+from headrace.actors.learner.stages.settings import Progress, RlSettings
 from headrace.actors.learner.stages.sft import Sft, conversation_encoder
 from headrace.actors.learner.stages.supervised import Encode, Supervised, run_supervised
 from headrace.actors.learner.threads import ComputeThreads
@@ -386,7 +386,7 @@ class Learner(WeightGroupRoot):
             await self._run_supervised(bench)
         await bench.adapt()
         if self._versions.newest > 0:
-            await self._go_back(bench.progress.step)
+            await self._go_back(bench.progress)
         await self._publish_and_serve(bench)
         await self._save(bench)
         if self._kl is not None:
@@ -416,14 +416,15 @@ class Learner(WeightGroupRoot):
         finished = TrainingFinished(step=bench.progress.step, version=self._publisher.version)
         await self._dispatcher.ask(finished, timeout_s=ANSWER_TIMEOUT_S)
 
-    async def _go_back(self, step: int) -> None:
+    async def _go_back(self, progress: Progress) -> None:
         """An earlier life of this learner published weights, and may have trained beyond `step`: nothing of that is
         left, and nobody must count it. The step itself is left: one that was stopped may have saved it unreported."""
+        step = progress.step
         self._trained.cut_back(step)
         last = self._trained.of_step(step)
         if last:
             await self._dispatcher.ask(BatchTrained(step, last), timeout_s=ANSWER_TIMEOUT_S)
-        resumed = LearnerResumed(step=step, version=self._versions.newest)
+        resumed = LearnerResumed(step, self._versions.newest, goes_on=self._rl.goes_on(progress))
         self._versions.resume(step)
         await self._dispatcher.ask(resumed, timeout_s=ANSWER_TIMEOUT_S)
 

@@ -248,7 +248,7 @@ class LightLearner(Actor):
     async def _learn(self) -> None:
         if self._versions.newest > 0:
             self._disk.trained = {s: ids for s, ids in self._disk.trained.items() if s <= self._step}
-            resumed = LearnerResumed(step=self._step, version=self._versions.newest)
+            resumed = LearnerResumed(self._step, self._versions.newest, goes_on=True)
             self._versions.resume(self._step)
             await self._dispatcher.ask(resumed, timeout_s=60.0)
         await self._publish_and_serve()

@@ -26,6 +26,11 @@ class RlSettings:
         if not self.wait_s > 0:
             raise ValueError(f"learner.wait_s must be > 0, got {self.wait_s}")
 
+    def goes_on(self, progress: Progress) -> bool:
+        """Whether the stage has anything left to do."""
+        in_time = self.max_wall_s is None or progress.wall_s < self.max_wall_s
+        return in_time and progress.step < self.max_steps
+
 
 @dataclass
 class Progress:

@@ -172,7 +172,7 @@ class ScriptedLearner(Actor):
         if world.version:
             world.trained = [entry for entry in world.trained if entry[0] <= step]
             world.parted = {version: min(at, step) for version, at in (world.steps | world.parted).items()}
-            await self.dispatcher.ask(LearnerResumed(step, world.version), timeout_s=60)
+            await self.dispatcher.ask(LearnerResumed(step, world.version, goes_on=True), timeout_s=60)
         await self._publish(step)
         while step < self.max_steps:
             began_s = context.clock.time()

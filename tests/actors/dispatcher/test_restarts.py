@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -33,6 +34,7 @@ class _Theatre:
     def __init__(self, peers: ModuleType, world: Any, make: Callable[[], Dispatcher], max_steps: int) -> None:
         self.peers, self.world, self.make, self.max_steps = peers, world, make, max_steps
         self.network = LoopbackNetwork()
+        self.ended = False
         self.apart: dict[str, Runtime] = {}
 
     async def start(self) -> None:
@@ -78,6 +80,12 @@ class _Theatre:
             assert not runtime.failed.done()
             await runtime.stop()
 
+    async def end(self) -> None:
+        """Everybody ends at once, at any moment."""
+        for runtime in [*self.apart.values(), self.runtime]:
+            await runtime.stop(grace_s=0.0)
+        self.ended = True
+
 
 def play(
     peers: ModuleType,
@@ -87,21 +95,27 @@ def play(
     *,
     max_steps: int = 20,
     evaluation: EvaluationSettings | None = None,
+    earlier: _Theatre | None = None,
+    run_id: str = "first",
     **changes: Any,
 ) -> _Theatre:
+    """`script` may end the run itself, by `theatre.end`. earlier: the run that this one resumes."""
+
     async def main() -> _Theatre:
-        world = peers.World(**changes)
+        world = peers.World(**changes) if earlier is None else earlier.world
+        world.finished = asyncio.Event()
 
         def make() -> Dispatcher:
             return _Mortal(
                 tasks=tasks, group_size=4, batch_sessions=8, max_lag_versions=2, ledger_path=str(path),
-                evaluation=evaluation, metrics_every_s=1.0,
+                evaluation=evaluation, metrics_every_s=1.0, max_losses=2, run_id=run_id,
             )  # fmt: skip
 
         theatre = _Theatre(peers, world, make, max_steps)
         await theatre.start()
         await script(theatre)
-        await theatre.finish()
+        if not theatre.ended:
+            await theatre.finish()
         return theatre
 
     return run_virtual(main())
@@ -218,3 +232,41 @@ def test_an_evaluation_is_made_again_where_an_evaluator_joins(
     evals = [m for m in theatre.world.metrics if m.stream == "eval"]
     assert [m.values["missing"] for m in evals] == [0, 0]
     assert any(session_id.startswith("e000001-") for session_id in theatre.world.cancelled)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_run_that_ends_at_any_moment_is_resumed(
+    peers: ModuleType, tasks: TaskSource, tmp_path: Path, seed: int
+) -> None:
+    """Often enough that each open session would have met max_losses: what ended with the run is nobody's loss."""
+    rng = random.Random(seed)
+
+    async def cut(theatre: _Theatre) -> None:
+        await asyncio.sleep(rng.uniform(0.2, 6.0))
+        await theatre.end()
+
+    async def wait(theatre: _Theatre) -> None: ...
+
+    path = tmp_path / "ledger.sqlite"
+    theatre = None
+    for life in range(6):
+        theatre = play(peers, tasks, path, cut, earlier=theatre, run_id=f"life {life}")
+    theatre = play(peers, tasks, path, wait, earlier=theatre, run_id="last")
+    found = check(theatre, path)
+    assert {row["reason"] for row in found} <= {None, "over_age", "cancelled", "rolled_back"}
+
+
+def test_a_run_that_was_over_goes_on_with_more_steps(peers: ModuleType, tasks: TaskSource, tmp_path: Path) -> None:
+    """The tasks of what was open at its end come again."""
+
+    async def wait(theatre: _Theatre) -> None: ...
+
+    path = tmp_path / "ledger.sqlite"
+    first = play(peers, tasks, path, wait, max_steps=4)
+    cancelled = {row["task_index"] for row in rows(path) if row["reason"] == "cancelled"}
+    assert cancelled
+    second = play(peers, tasks, path, wait, max_steps=12, earlier=first, run_id="second")
+    groups = {row["group_id"]: row["task_index"] for row in rows(path)}
+    assert Counter(groups.values()) == {index: 1 + (index in cancelled) for index in set(groups.values())}
+    assert second.world.num_finished == 2
+    assert {step for step, _, _ in second.world.trained} == set(range(1, 13))

@@ -588,7 +588,7 @@ def test_a_restarted_learner_goes_on_above_its_last_version(play, tmp_path):
     assert second.trained[0] == first.trained[-1], "said once more: its acknowledgement may not have come"
     assert second.asked == [3, 4]
     assert first.resumed == []
-    assert second.resumed == [LearnerResumed(step=3, version=first.published[-1][0])]
+    assert second.resumed == [LearnerResumed(step=3, version=first.published[-1][0], goes_on=True)]
     assert second.published[0] == (first.published[-1][0] + 1, 3)
     assert second.finished[0].step == 5
     # The restarted one began with what the first one had learned.
