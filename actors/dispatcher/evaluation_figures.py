@@ -1,5 +1,5 @@
-"""What an evaluation says of its rewards: means, greedy and pass@k with their standard errors, of all prompts and of each
-task class. Pure.
+"""What an evaluation says of its rewards: means, greedy and pass@k with their standard errors, of all prompts and of
+each task class. Pure.
 
 A figure `name` comes with `name_n` (values it is the mean of) and `name_stderr`. Those of a class stand under
 `class/<its name>/`, where there are several classes. A figure without any value is absent, never 0.

@@ -34,6 +34,7 @@ def build_report(run_dir: Path | str) -> dict[str, Any]:
         "eval_reward": sections.eval_curve(entries, "reward"),
         "eval_reward_greedy": sections.eval_curve(entries, "greedy"),
         "eval_pass_at_8": sections.eval_curve(entries, "pass_at_8"),
+        "eval_pass_at": sections.pass_curves(entries),
         "eval_missing": sections.eval_missing(entries),
         "evaluations": entries,
         "train_reward": sections.train_reward(run),

@@ -11,6 +11,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from headrace.launch.report import pictures
+from headrace.launch.report.evaluation_table import evaluation_rows
 from headrace.launch.report.example_sessions import example_sessions
 from headrace.launch.report.run_files import RunFiles
 from headrace.launch.report.text import missing, number
@@ -72,7 +73,11 @@ def render_page(report: dict[str, Any], run: RunFiles) -> str:
         {"title": title, "caption": caption, "svg": to_svg(figure)} for title, caption, figure in figures(report, run)
     ]
     return environment.from_string(source).render(
-        report=report, figures=drawn, headline=headline(report), examples=example_sessions(run)
+        report=report,
+        figures=drawn,
+        headline=headline(report),
+        evaluation=evaluation_rows(report["evaluations"][-1]) if report["evaluations"] else [],
+        examples=example_sessions(run),
     )
 
 

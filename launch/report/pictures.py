@@ -26,14 +26,17 @@ _SIZE_INCHES = (5.6, 3.0)
 
 
 def held_out_reward(entries: Sequence[Mapping[str, Any]]) -> Figure | None:
-    """Mean reward of held-out prompts by optimizer step: temperature 1, greedy, pass@8; bars are one standard error."""
-    if not any({"greedy", "reward", "pass_at_8"} & entry.keys() for entry in entries):
+    """Mean reward of held-out prompts by optimizer step: samples, greedy, pass@k of the largest k; bars are one
+    standard error."""
+    if not any({"greedy", "reward"} & entry.keys() for entry in entries):
         return None  # nothing was evaluated, or no session of an evaluation has a reward
+    ks = [int(k) for e in entries for name in e if (k := name.removeprefix("pass_at_")).isdecimal()]
+    most = max(ks, default=1)
     figure, axes = _canvas("optimizer steps in the version", "held-out reward")
     for name, label, colour in (
         ("greedy", "greedy", BLUE),
-        ("reward", "temperature 1", ORANGE),
-        ("pass_at_8", "pass@8", GREEN),
+        ("reward", "sampled", ORANGE),
+        (f"pass_at_{most}", f"pass@{most}", GREEN),
     ):
         points = [(e["step"], e[name], e.get(f"{name}_stderr", 0.0)) for e in entries if name in e]
         if points:

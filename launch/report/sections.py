@@ -3,6 +3,7 @@ reading."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -17,11 +18,30 @@ REASONS = (
 
 
 def evaluations(run: RunFiles) -> list[dict[str, Any]]:
-    """One entry for each evaluation, by version; of a version that was evaluated twice, the last."""
+    """One entry for each evaluation, by version; of a version that was evaluated twice, the last. `classes`: the same
+    figures of each task class, where there are several."""
     by_version = {int(record.step): record for record in run.stream("eval") if "step" in record.values}
     return [
-        {"version": version, "time_s": record.time_s, **record.values} for version, record in sorted(by_version.items())
+        {"version": version, "time_s": record.time_s, **_by_class(record.values)}
+        for version, record in sorted(by_version.items())
     ]
+
+
+def _by_class(values: dict[str, float]) -> dict[str, Any]:
+    entry: dict[str, Any] = {name: value for name, value in values.items() if not name.startswith("class/")}
+    classes: dict[str, dict[str, float]] = {}
+    for name, value in values.items():
+        if name.startswith("class/"):
+            task_class, _, figure = name.removeprefix("class/").rpartition("/")
+            classes.setdefault(task_class, {})[figure] = value
+    return entry | ({"classes": classes} if classes else {})
+
+
+def pass_curves(entries: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
+    """k → [[version, pass@k, n], …], of each k that any evaluation tells."""
+    found = {match for entry in entries for name in entry if (match := re.fullmatch(r"pass_at_(\d+)", name))}
+    ks = sorted({int(match[1]) for match in found})
+    return {str(k): eval_curve(entries, f"pass_at_{k}") for k in ks}
 
 
 def eval_curve(entries: list[dict[str, Any]], name: str) -> list[list[float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.launch.report.evaluation_table import evaluation_rows, format_rows
 from headrace.launch.report.membership import in_words
 
 
@@ -20,7 +21,7 @@ def format_report(report: Mapping[str, Any]) -> str:
         ),
         ("held-out reward", _curve(report["eval_reward"], "temperature 1")),
         ("", _curve(report["eval_reward_greedy"], "greedy")),
-        ("", _curve(report["eval_pass_at_8"], "pass@8")),
+        *(("", _curve(points, f"pass@{k}")) for k, points in list(report["eval_pass_at"].items())[-1:]),
         ("train reward", _train(report["train_reward"])),
         ("without reward", missing(report)),
         ("steps", f"{report['steps']}"),
@@ -68,6 +69,10 @@ def format_report(report: Mapping[str, Any]) -> str:
     if report["unreadable_lines"]:
         rows.append(("unreadable", f"{report['unreadable_lines']} lines, not counted above"))
     lines = [f"{name:<16} {text}" for name, text in rows]
+    if report["evaluations"]:
+        last = report["evaluations"][-1]
+        lines.append(f"{'last evaluation':<16} version {last['version']}, ± one standard error")
+        lines += format_rows(evaluation_rows(last), "  ")
     lines.append(f"{'utilisation':<16} {'busy':>6} {'idle':>6}  blocked on")
     for role, shares in report["utilisation"].items():
         blocked = ", ".join(f"{peer} {100 * share:.0f}%" for peer, share in shares["blocked"].items() if share >= 0.005)

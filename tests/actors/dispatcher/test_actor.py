@@ -19,7 +19,15 @@ import pytest
 from headrace.actors.dispatcher.actor import Dispatcher
 from headrace.actors.dispatcher.evaluation import EvaluationSettings
 from headrace.actors.dispatcher.source import TaskSource
-from headrace.actors.messages import Accepted, NextBatch, RunSessions, SessionFailed, SessionsMoved, VersionServed
+from headrace.actors.messages import (
+    Accepted,
+    NextBatch,
+    RunSessions,
+    SessionFailed,
+    SessionsMoved,
+    SyncEvaluators,
+    VersionServed,
+)
 from headrace.transport import Actor, LoopbackNetwork, Runtime, handles, run_virtual
 
 
@@ -265,6 +273,41 @@ def test_an_evaluation_with_as_many_sessions_as_slots_does_not_hold_training_up(
     run_virtual(main())
     assert graded[8:40].count("eval") == graded[8:40].count("train") == 16
     assert graded.count("eval") == 80, "both evaluations are whole"
+
+
+def test_training_never_waits_for_an_evaluation(peers: ModuleType, tasks: TaskSource) -> None:
+    """Neither for evaluators that take minutes to get their version, nor for an evaluation that outlasts training:
+    where slots are enough, the learner waits for batches exactly as long as without any evaluation."""
+
+    class SlowSync(peers.ScriptedParameterServer):  # type: ignore[misc,name-defined]
+        sync_s = 0.0
+
+        @handles(SyncEvaluators, concurrent=True)
+        async def sync(self, message: SyncEvaluators) -> VersionServed:
+            await self.context.clock.sleep(self.sync_s)
+            return VersionServed(self.world.version, self.world.steps[self.world.version])
+
+    async def main(evaluation: EvaluationSettings | None, sync_s: float = 0.0) -> Any:
+        world = peers.World(session_s=lambda rng: 1.0)
+        dispatcher = Dispatcher(tasks=tasks, group_size=4, batch_sessions=8, max_lag_versions=1, evaluation=evaluation)
+        run = _Run(peers, world, dispatcher, slots=64, max_steps=30)
+        SlowSync.sync_s = sync_s
+        await run.start()
+        await run.finish()
+        return world
+
+    peers.ScriptedParameterServer, plain = SlowSync, peers.ScriptedParameterServer
+    try:
+        without = run_virtual(main(None))
+        long = run_virtual(main(EvaluationSettings(num_prompts=100, samples=2, every_steps=10, max_in_flight=4)))
+        late = run_virtual(main(EvaluationSettings(num_prompts=2, samples=1, every_steps=10), sync_s=90.0))
+    finally:
+        peers.ScriptedParameterServer = plain
+    assert without.learner_waited_s > 0
+    assert long.learner_waited_s == late.learner_waited_s == pytest.approx(without.learner_waited_s)
+    assert len([m for m in long.metrics if m.stream == "eval"]) == 2, (
+        "the first outlasted training; then that of the last version"
+    )
 
 
 def test_an_evaluation_that_hangs_is_given_up_and_counted(peers: ModuleType, tasks: TaskSource) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from headrace.actors.dispatcher.evaluation import Evaluation, EvaluationSchedule, EvaluationSettings
+from headrace.actors.dispatcher.evaluation_figures import PromptRewards, figures
 from headrace.actors.dispatcher.evaluator import in_words
 from headrace.actors.dispatcher.source import TaskSource
 from headrace.actors.session import SessionSpec, Trajectory
@@ -127,8 +128,11 @@ def test_a_failure_is_tried_again_then_missing_and_no_reward_is_never_zero(
 @pytest.mark.parametrize(
     ("rewards", "says"),
     [
-        ([1.0] * 9, "reward 1.000, greedy 1.000"),
-        ([1.0, None, None] * 3, "reward 1.000; 6 of 9 sessions are MISSING and not in these figures"),
+        ([1.0] * 9, "reward 1.000 ± 0.000, greedy 1.000 ± 0.000, pass@1 1.000 ± 0.000, pass@2 1.000 ± 0.000"),
+        (
+            [1.0, None, None] * 3,
+            "reward 1.000 ± 0.000, pass@1 1.000 ± 0.000; 6 of 9 sessions are MISSING and not in these figures",
+        ),
         ([None] * 9, "NO RESULT: none of its 9 sessions has a reward (see the graders' log)"),
     ],
 )
@@ -155,4 +159,33 @@ def test_a_token_of_another_version_is_counted(tasks: TaskSource, make_trajector
 def test_settings_that_cannot_work_are_refused() -> None:
     with pytest.raises(ValueError, match="samples >= 1 or greedy"):
         EvaluationSettings(samples=0, greedy=False)
+    with pytest.raises(ValueError, match=r"pass_at must be numbers from 1 to evaluation.samples \(2\), got \[1, 4\]"):
+        EvaluationSettings(samples=2, pass_at=[1, 4])
+    with pytest.raises(ValueError, match="temperature must be > 0, got 0"):
+        EvaluationSettings(temperature=0.0)
     assert EvaluationSettings(samples=8).pass_ks == (1, 2, 4, 8)
+    assert EvaluationSettings(samples=7).pass_ks == (1, 2, 4)
+    assert EvaluationSettings(samples=8, pass_at=[5, 1, 5]).pass_ks == (1, 5)
+
+
+def test_samples_have_the_temperature_and_k_that_were_asked_for(tasks: TaskSource, make_trajectory: Make) -> None:
+    settings = EvaluationSettings(num_prompts=3, samples=3, temperature=0.6, pass_at=[3], greedy=False)
+    evaluation = Evaluation(settings, tasks.held_out(3), version=7, step=0, max_tokens=8, seed=0)
+    for spec in start_all(evaluation):
+        assert spec.sampling.temperature == 0.6
+        evaluation.graded(make_trajectory(spec, [7], float(spec.member == 2)))
+    values = evaluation.values()
+    assert (values["reward"], values["pass_at_3"], "pass_at_1" in values) == (pytest.approx(1 / 3), 1.0, False)
+
+
+def test_each_task_class_has_figures_of_its_own_and_one_class_alone_none() -> None:
+    """Two classes: of one both samples of a prompt pass, of the other one of four."""
+    sums = [PromptRewards("sums", [1.0, 1.0], [1.0]), PromptRewards("sums", [1.0, 1.0], [])]
+    primes = [PromptRewards("primes", [1.0, 0.0], [0.0]), PromptRewards("primes", [0.0, 0.0], [0.0])]
+    values = figures([*sums, *primes], (1, 2), 1.0)
+    assert (values["reward"], values["pass_at_2"], values["pass_at_2_n"]) == (0.625, 0.75, 4)
+    assert (values["class/sums/reward"], values["class/sums/reward_stderr"]) == (1.0, 0.0)
+    assert (values["class/primes/pass_at_1"], values["class/primes/pass_at_2"]) == (0.25, 0.5)
+    assert values["class/primes/pass_at_2_stderr"] == pytest.approx(0.5)  # of 1 and 0: s / sqrt(2)
+    assert (values["class/sums/greedy_n"], values["class/sums/prompts"]) == (1, 2)
+    assert not [name for name in figures(sums, (1,), 1.0) if name.startswith("class/")]

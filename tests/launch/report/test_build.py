@@ -64,6 +64,41 @@ def test_every_figure_is_what_the_folder_says(run_folder: Path) -> None:
     assert json.loads(json.dumps(report, allow_nan=False)) == report
 
 
+def test_the_last_evaluation_is_a_table_by_task_class(run_folder: Path) -> None:
+    values = {
+        "step": 100,
+        "prompts": 3,
+        "sessions": 6,
+        "missing": 0,
+        "reward": 0.5,
+        "reward_n": 6,
+        "reward_stderr": 0.25,
+    }
+    values |= {
+        "pass_at_2": 0.75,
+        "pass_at_2_n": 3,
+        "pass_at_2_stderr": 0.1,
+        "class/a/b/prompts": 1,
+        "class/a/b/reward": 1,
+    }
+    values |= {"class/c/prompts": 2, "class/c/pass_at_2": 0.5, "class/c/pass_at_2_stderr": 0.2}
+    line = {"time_s": 70, "stream": "eval", "step_name": "version", "step": 60, "values": values}
+    with open(run_folder / "metrics.jsonl", "a") as metrics:
+        metrics.write(json.dumps(line) + "\n")
+    report = build_report(run_folder)
+    assert report["evaluations"][-1]["classes"]["a/b"] == {"prompts": 1, "reward": 1}
+    assert report["eval_pass_at"] == {
+        "2": [[60, 0.75, 3]],
+        "8": [[1, pytest.approx(0.44), 64], [26, 0.75, 64], [51, pytest.approx(0.96), 64]],
+    }
+    assert format_report(report).partition("± one standard error\n")[2].splitlines()[:4] == [
+        "       prompts         reward         pass@2",
+        "  all        3  0.500 ± 0.250  0.750 ± 0.100",
+        "  a/b        1  1.000 ± 0.000              –",
+        "  c          2              –  0.500 ± 0.200",
+    ]
+
+
 def test_lag_is_by_trained_token(run_folder: Path) -> None:
     """1600 sessions of 10 tokens; lags 1, 2, 3 have 6 tokens of 10 in a quarter of the sessions each."""
     lag = build_report(run_folder)["lag_versions"]
