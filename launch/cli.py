@@ -1,9 +1,10 @@
 """The command `headrace`. Parses arguments, calls one function a command, turns errors into exit codes; no other logic.
 
-    headrace launch [OVERRIDE…] [--config-dir DIR] [--cfg job] [--resolve] [--multirun] [--quiet]
+    headrace launch [resume=RUN] [OVERRIDE…] [--config-dir DIR] [--cfg job] [--resolve] [--multirun] [--quiet]
     headrace report [RUN] [--json]
     headrace export RUN DIR [--version V] [--adapters]
     headrace scale [RUN] [ROLE=COUNT] [--node NAME]
+    headrace replay RUN --step N [--json FILE] [--tolerance T]
 
 Exit codes: 0 finished, 1 failed, 2 the configuration or a command line that cannot work, 130 Ctrl-C, 143 SIGTERM.
 """
@@ -18,13 +19,18 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from headrace.launch.console import Console
 from headrace.launch.job import EXIT_BAD_CONFIG, EXIT_CODES
 from headrace.launch.problems import ConfigError
-from headrace.launch.run_folder import find_run
+from headrace.launch.run_folder import find_run, write_json
 from headrace.launch.scaling import CannotScale, parse_wish
 from headrace.transport.errors import TransportError
+
+if TYPE_CHECKING:
+    from headrace.launch.compose import Composed
+    from headrace.launch.resume import Earlier
 
 RUNS = Path("runs")
 
@@ -104,29 +110,49 @@ def _parser() -> argparse.ArgumentParser:
     )
     scale.add_argument("--node", help="the node where actors join or leave (default: where the role is)")
     scale.set_defaults(run=_scale)
+    replay = commands.add_parser("replay", help="compute a recorded step again, offline, and compare")
+    replay.add_argument("folder", metavar="RUN", help="a run folder")
+    replay.add_argument("--step", type=int, required=True, help="the optimizer step, from 1 on")
+    replay.add_argument("--json", type=Path, metavar="FILE", help="write what came of it")
+    replay.add_argument(
+        "--tolerance", type=float, default=1e-4, help="relative difference that is still the same step (1e-4)"
+    )
+    replay.set_defaults(run=_replay)
     return parser
 
 
 def _launch(options: argparse.Namespace) -> int:
-    from headrace.launch.compose import compose_config, sweep  # Hydra stays out of the other commands
+    from headrace.launch.compose import sweep  # Hydra stays out of the other commands
     from headrace.launch.run import run_job
 
     jobs = sweep(options.overrides) if options.multirun else [tuple(options.overrides)]
-    composed = [compose_config(job, config_dirs=options.config_dir, config_name=options.config_name) for job in jobs]
+    composed = [_compose(job, options) for job in jobs]
     if options.cfg:
-        print("\n---\n".join(job.as_yaml(resolve=options.resolve).rstrip() for job in composed))
+        print("\n---\n".join(job.as_yaml(resolve=options.resolve).rstrip() for job, _ in composed))
         return 0
     logging.basicConfig(level=logging.WARNING, format="%(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
     worst = 0
-    for job in composed:
+    for job, earlier in composed:
         console = Console(quiet=options.quiet)
-        outcome = asyncio.run(run_job(job, console, ["headrace", *sys.argv[1:]]))
+        outcome = asyncio.run(run_job(job, console, ["headrace", *sys.argv[1:]], earlier=earlier))
         if outcome.ending == "failed":
             console.error(f"headrace: the run failed: {outcome.reason}")
         worst = max(worst, outcome.exit_code)
         if outcome.ending in ("interrupted", "terminated"):
             break
     return worst
+
+
+def _compose(overrides: Sequence[str], options: argparse.Namespace) -> tuple[Composed, Earlier | None]:
+    from headrace.launch.compose import compose_config
+    from headrace.launch.resume import compose_again, find_earlier, split_resume
+
+    run, rest = split_resume(overrides)
+    given: dict[str, Any] = {"config_dirs": options.config_dir, "config_name": options.config_name}
+    if run is None:
+        return compose_config(rest, **given), None
+    earlier = find_earlier(RUNS, run)
+    return compose_again(earlier, rest, **given), earlier
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -144,6 +170,19 @@ def _export(options: argparse.Namespace) -> int:
     source = export_run(folder, options.target, version=options.version, merge=not options.adapters)
     print(f"wrote {options.target} from {source}")
     return 0
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from headrace.launch.replay import replay_step  # the learner and torch stay out of the other commands
+
+    logging.basicConfig(level=logging.WARNING, format="%(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
+    folder = find_run(RUNS, options.folder)
+    result = replay_step(
+        folder, options.step, tolerance=options.tolerance, say=lambda text: print(text, flush=True)
+    )
+    if options.json is not None:
+        write_json(options.json, result)
+    return 0 if result["within_tolerance"] else EXIT_CODES["failed"]
 
 
 def _scale(options: argparse.Namespace) -> int:

@@ -30,10 +30,13 @@ CONFIG_NAME = "launch"
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """A composed configuration whose run folder is not known yet. `overrides` are those that made it."""
+    """A composed configuration whose run folder is not known yet. `overrides`, and the folders and the root that they
+    are of, are what made it."""
 
     config: DictConfig
     overrides: tuple[str, ...]
+    config_dirs: tuple[Path, ...] = ()
+    config_name: str = CONFIG_NAME
 
     def as_yaml(self, *, resolve: bool) -> str:
         """What only a run has stands in it as <run.dir> and <run.id>."""
@@ -54,6 +57,10 @@ class Composed:
             raise ConfigError([_omegaconf_problem(error)]) from error
         assert isinstance(plain, dict)
         return {str(key): value for key, value in plain.items()}
+
+    def origin(self, key: str) -> str:
+        """The key that a user sets for what stands at `key`."""
+        return _origin(OmegaConf.to_container(self.config, resolve=False), key)
 
     def at_origins(self, problems: Sequence[Problem]) -> list[Problem]:
         """The same problems by the keys that a user sets: `learner.weights_dtype` is an interpolation of
@@ -93,19 +100,20 @@ def compose_config(
         [f"hydra.searchpath=[{','.join('file://' + str(d.absolute()) for d in config_dirs)}]"] if config_dirs else []
     )
     parsed = [_parse(text) for text in overrides]
+    made_of = (tuple(overrides), tuple(path.absolute() for path in config_dirs), config_name)
     with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
         wrong = _wrong_choices(parsed)
         if wrong:
             raise ConfigError(wrong)
         try:
-            composed = Composed(compose(config_name, [*search, *overrides]), tuple(overrides))
+            composed = Composed(compose(config_name, [*search, *overrides]), *made_of)
             choice = _choose_weights(composed)
             if choice is None:
                 return composed
             kept = [o.input_line or "" for o in parsed if o.key_or_group not in ("weights", "weights.transport")]
             config = compose(config_name, [*search, *kept, f"weights={choice.transport}"])
             OmegaConf.update(config, "weights.auto_reason", choice.reason, force_add=True)
-            return Composed(config, tuple(overrides))
+            return Composed(config, *made_of)
         except (HydraException, OmegaConfBaseException) as error:
             if isinstance(error, MissingConfigException) and error.missing_cfg_file == config_name:
                 fix = "the root of a configuration of your own lies in a --config-dir"
@@ -146,6 +154,11 @@ def _check_folders(config_dirs: Sequence[Path]) -> None:
         raise ConfigError(
             [Problem("--config-dir", str(d), "a folder that exists", "correct the path") for d in missing]
         )
+
+
+def key_of(text: str) -> str:
+    """The key or group that an override sets."""
+    return str(_parse(text).get_key_element()).lstrip("+~")
 
 
 def _parse(text: str) -> Override:

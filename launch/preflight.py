@@ -81,7 +81,7 @@ def prepare_model(config: Mapping[str, Any], folder: Path) -> list[Problem]:
     if not isinstance(model, Mapping) or "_target_" not in model:
         return []
     preparer, problems = build(model, "model")
-    if problems:
+    if problems or (folder / "model").exists():  # a run that is resumed has it from its first launch
         return problems
     started_s = time.monotonic()
     try:

@@ -20,12 +20,22 @@ SOURCE = Path(__file__).resolve().parent.parent
 """The repository (or the installed package's folder, where there is no repository)."""
 
 
-def provenance(*, seed: int, overrides: Sequence[str], data_hash: str | None, argv: Sequence[str]) -> dict[str, Any]:
+def provenance(
+    *,
+    seed: int,
+    overrides: Sequence[str],
+    config_dirs: Sequence[Path],
+    config_name: str,
+    data_hash: str | None,
+    argv: Sequence[str],
+) -> dict[str, Any]:
     """Everything that is known at the start of a run; unknown values are None."""
     commit, dirty = git_state(SOURCE)
     return {
         "seed": seed,
         "overrides": list(overrides),
+        "config_dirs": [str(path) for path in config_dirs],
+        "config_name": config_name,
         "command": list(argv),
         "git_commit": commit,
         "git_dirty": dirty,

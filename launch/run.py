@@ -27,10 +27,13 @@ from headrace.launch.logs import LogTail, last_lines
 from headrace.launch.preflight_result import BUILDING, RESULT
 from headrace.launch.problems import ConfigError, Problem, listing, shorten
 from headrace.launch.provenance import provenance
+from headrace.launch.resume import PROVENANCE, Earlier, check_same_data, reopen_folder, seconds_before
 from headrace.launch.run_folder import (
     RUN_NAME,
+    RunFolder,
     create_run_folder,
     is_run_name,
+    lock_run_folder,
     point_latest,
     remove_run_folder,
     write_config,
@@ -44,7 +47,7 @@ POLL_S = 0.1
 RUN_KEYS = ("name", "root")
 
 
-def prepare_folder(composed: Composed, now: datetime) -> tuple[Path, dict[str, Any]]:
+def prepare_folder(composed: Composed, now: datetime) -> RunFolder:
     """Make the run folder and resolve the configuration against it. Raises ConfigError; then no folder is left."""
     draft = composed.resolve(dir="?", id="?")
     run = draft.get("run") or {}
@@ -64,27 +67,54 @@ def prepare_folder(composed: Composed, now: datetime) -> tuple[Path, dict[str, A
     except OSError as error:
         fix = f"the run's folder cannot be made there: {error.strerror or error}"
         raise ConfigError([Problem("run.root", repr(root), "a folder that this user may write", fix)]) from error
+    lock = lock_run_folder(folder)
+    assert lock is not None, "nobody else knows a folder that was made just now"
     config = composed.resolve(dir=str(folder), id=run_id())
     write_config(folder, config)
-    return folder, config
+    return RunFolder(folder, config, lock, lambda: remove_run_folder(folder))
 
 
-async def run_job(composed: Composed, console: Console, argv: Sequence[str]) -> Outcome:
-    """Run one job. Raises ConfigError, with no run folder left, where the configuration cannot work."""
+async def run_job(
+    composed: Composed, console: Console, argv: Sequence[str], *, earlier: Earlier | None = None
+) -> Outcome:
+    """Run one job, in a new folder or in that of the run that it resumes. Raises ConfigError where the configuration
+    cannot work; then no new folder is left, and an old one as it was."""
     for name in remove_leftovers():
         console.say(f"removed {name}: left in shared memory by a run that was killed")
-    folder, config = prepare_folder(composed, datetime.now())
-    try:
-        launcher = make_launcher(config)
-        found = await preflight(folder, console)
-    except ConfigError as error:
-        remove_run_folder(folder)
-        raise ConfigError(composed.at_origins(error.problems)) from error
-    except BaseException:
-        remove_run_folder(folder)
-        raise
-    console.keep(folder / "logs" / "console.log")
-    console.say(f"run folder {folder}")
+    changes: list[str] = []
+    if earlier is None:
+        prepared = prepare_folder(composed, datetime.now())
+    else:
+        prepared, changes = reopen_folder(composed, earlier)
+    folder, config = prepared.path, prepared.config
+    with prepared.lock:
+        try:
+            launcher = make_launcher(config)
+            found = await preflight(folder, console)
+            if earlier is not None:
+                check_same_data(earlier, found["data_hash"])
+        except ConfigError as error:
+            prepared.abandon()
+            raise ConfigError(composed.at_origins(error.problems)) from error
+        except BaseException:
+            prepared.abandon()
+            raise
+        console.keep(folder / "logs" / "console.log")
+        console.say(f"run folder {folder}")
+        for change in changes:
+            console.say(f"changed since the launch before: {change}")
+        return await _run(composed, launcher, prepared, found["data_hash"], console, argv)
+
+
+async def _run(
+    composed: Composed,
+    launcher: Launcher,
+    prepared: RunFolder,
+    data_hash: str | None,
+    console: Console,
+    argv: Sequence[str],
+) -> Outcome:
+    folder, config = prepared.path, prepared.config
     if reason := value_at(config, "weights.auto_reason"):
         console.say(f"weights travel by {value_at(config, 'weights.transport')}, chosen by weights=auto: {reason}")
     processes, _ = plan_topology(config["topology"], roles_of(config))
@@ -93,17 +123,22 @@ async def run_job(composed: Composed, console: Console, argv: Sequence[str]) -> 
     root = folder.parent.parent
     point_latest(root, folder)
     facts = provenance(
-        seed=int(config.get("seed", 0)), overrides=composed.overrides, data_hash=found["data_hash"], argv=argv
+        seed=int(config.get("seed", 0)),
+        overrides=composed.overrides,
+        config_dirs=composed.config_dirs,
+        config_name=composed.config_name,
+        data_hash=data_hash,
+        argv=argv,
     )
-    write_json(folder / "provenance.json", facts)
-    started_s = time.monotonic()
+    write_json(folder / PROVENANCE, facts)
+    before_s, started_s = seconds_before(folder), time.monotonic()
     outcome = await launcher.launch(Job(folder, str(config["run"]["id"]), config, processes, console))
     write_json(
         folder / "outcome.json",
         {
             "ending": outcome.ending,
             "reason": outcome.reason,
-            "wall_s": time.monotonic() - started_s,
+            "wall_s": before_s + time.monotonic() - started_s,
             "restarts": dict(outcome.restarts),
         },
     )

@@ -6,18 +6,32 @@ Holds no knowledge of what actors write there; docs/architecture.md lists it.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import IO, Any
 
 import yaml
 
 LATEST = "latest"
 RUN_NAME = "at most 100 letters, digits, '.', '_' and '-'"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The folder of a launch that is being prepared, and its resolved configuration. lock: held while it is open.
+    abandon: leaves the folder as it was before this launch."""
+
+    path: Path
+    config: dict[str, Any]
+    lock: IO[str]
+    abandon: Callable[[], None]
 
 
 def is_run_name(name: str) -> bool:
@@ -41,6 +55,17 @@ def create_run_folder(root: Path, name: str, now: datetime) -> Path:
         (folder / "logs").mkdir()
         return folder
     raise FileExistsError(f"{day} holds 10,000 runs of this second; choose another run.name or run.root")
+
+
+def lock_run_folder(folder: Path) -> IO[str] | None:
+    """The run is this launcher's until the file is closed, or it ends in whatever way. None where another has it."""
+    lock = open(folder / ".lock", "w", encoding="utf-8")  # noqa: SIM115 (open as long as the run is held)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
 
 
 def remove_run_folder(folder: Path) -> None:

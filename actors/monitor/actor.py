@@ -16,7 +16,7 @@ from pathlib import Path
 from headrace.actors.messages import Metrics
 from headrace.actors.monitor.activity import ActivityBook
 from headrace.actors.monitor.console import ConsoleLine
-from headrace.actors.monitor.metrics_file import MetricsFile
+from headrace.actors.monitor.metrics_file import MetricsFile, last_time_s
 from headrace.actors.monitor.stall_watch import StallWatch
 from headrace.actors.monitor.tensorboard import TensorBoardFile
 from headrace.transport import ActivityQuery, ActivitySnapshot, Actor, Context, MailboxBound, handles
@@ -61,7 +61,7 @@ class Monitor(Actor):
         self._stalls: StallWatch | None = None
 
     async def on_start(self, context: Context) -> None:
-        self._started_s = context.clock.time()
+        self._started_s = context.clock.time() - last_time_s(self._run_dir / "metrics.jsonl")
         self._metrics = MetricsFile(self._run_dir / "metrics.jsonl")
         if self._with_tensorboard:
             self._tensorboard = await context.run_blocking(TensorBoardFile, self._run_dir / "tensorboard")

@@ -10,6 +10,8 @@ from typing import TextIO
 
 from headrace.actors.messages import Metrics
 
+_TAIL_BYTES = 1 << 16
+
 
 def metrics_line(record: Metrics, *, time_s: float) -> str:
     """`time_s`: seconds since the monitor started. Values that are not finite become null: JSON has no form for
@@ -25,12 +27,36 @@ def metrics_line(record: Metrics, *, time_s: float) -> str:
     return json.dumps(line, separators=(",", ":"), allow_nan=False)
 
 
+def last_time_s(path: Path) -> float:
+    """The time of the newest record that can be read, from which a monitor that is started again goes on; 0 without
+    any."""
+    if not path.is_file():
+        return 0.0
+    with open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        lines = file.read().splitlines()
+    for line in reversed(lines):
+        try:
+            return float(json.loads(line)["time_s"])
+        except (KeyError, TypeError, ValueError):  # the last line of a run that was killed may be half a line
+            continue
+    return 0.0
+
+
+def _ends_whole(path: Path) -> bool:
+    with open(path, "rb") as file:
+        file.seek(-1, 2)
+        return file.read() == b"\n"
+
+
 class MetricsFile:
     """Appends; a restarted monitor goes on in the same file. Lines reach the disk at `flush`."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: TextIO = open(path, "a", encoding="utf-8")  # noqa: SIM115 (open for the actor's life)
+        if self._file.tell() and not _ends_whole(path):  # half a line of one that was killed
+            self._file.write("\n")
 
     def write(self, record: Metrics, *, time_s: float) -> None:
         self._file.write(metrics_line(record, time_s=time_s) + "\n")
