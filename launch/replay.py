@@ -29,14 +29,17 @@ NOT_NEEDED = ("pretrain", "sft", "probe", "update_probe")
 
 
 def replay_step(folder: Path, step: int, *, tolerance: float, say: Callable[[str], None]) -> dict[str, Any]:
-    """Returns what is written as JSON: `same` to the last bit, and `within_tolerance`: the relative difference of loss and
-    gradient norm (between machines, or numbers of threads, float32 sums are in another order). Raises ValueError where
-    the folder has not enough, with what to set; ConfigError where its learner cannot be made any more."""
+    """Returns what is written as JSON: `same` to the last bit, and `within_tolerance`: the relative difference of loss
+    and gradient norm (between machines, or numbers of threads, float32 sums are in another order). Raises ValueError
+    where the folder has not enough, with what to set; ConfigError where its learner cannot be made any more."""
     config = moved_here(read_config(folder), folder)
     _give_the_learners_environment(config)
+    from transformers.utils import logging as transformers_logging
+
     from headrace.actors.learner.actor import Learner
     from headrace.actors.learner.replay import RecordedRun, replay
 
+    transformers_logging.disable_progress_bar()
     run = RecordedRun(folder, step, from_model=not any(value_at(config, key) for key in STAGES_BEFORE))
     with tempfile.TemporaryDirectory(prefix="headrace-replay-") as scratch:
         run.link_into(Path(scratch) / "checkpoints")

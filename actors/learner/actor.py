@@ -30,6 +30,7 @@ from headrace.actors.learner.packing import PackingSettings
 from headrace.actors.learner.penalties import RewardPenalty
 from headrace.actors.learner.probe import LogprobProbe
 from headrace.actors.learner.publisher import PARAMETER_SERVER, PendingProbe, Publisher
+from headrace.actors.learner.recipe import Recipe
 from headrace.actors.learner.schedule import AdamSettings, LearningRate, Schedule
 from headrace.actors.learner.sequence import document_sequence
 from headrace.actors.learner.stages.pretrain import Pretrain, text_encoder
@@ -280,7 +281,7 @@ class Learner(WeightGroupRoot):
         self._versions = VersionLog(self._checkpoints_dir / "versions.jsonl")
         self._dispatcher = DispatcherLink(context, patience_s=self._dispatcher_patience_s)
         self._threads = ComputeThreads(context, num_threads=self._num_threads)
-        bench = await self._threads.run("load", self._make_bench)
+        bench = await self._threads.run("load", self._make_bench, self._threads)
         self._bench = bench
         settings = SenderSettings(
             run_id=self._run_id,
@@ -350,11 +351,17 @@ class Learner(WeightGroupRoot):
 
         return begin
 
-    def _make_bench(self) -> Workbench:
+    def recipe(self) -> Recipe:
+        """How this learner makes a step of a batch, for whoever does so without its messages (replay.py)."""
+        return Recipe(
+            self._make_bench, self._num_threads, self._advantage, self._penalties, self._learning_rate, self._kl
+        )
+
+    def _make_bench(self, threads: ComputeThreads) -> Workbench:
         from headrace.actors.learner.workbench import Workbench  # torch and transformers: not in the launcher's process
 
         return Workbench(
-            self._threads,
+            threads,
             self._store,
             self._model_folder,
             objective=self._objective,

@@ -8,18 +8,24 @@ cores stand in each other's way.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
-
-from headrace.transport import Context
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
+
+
+class RunsBlocking(Protocol):
+    """An actor's Context, or who stands in for one."""
+
+    async def run_blocking(
+        self, function: Callable[..., T], *args: Any, label: str | None = None, executor: Executor | None = None
+    ) -> T: ...
 
 
 class ComputeThreads:
     """num_threads: of torch, in the worker thread; None: as torch chooses. The threads end with this object."""
 
-    def __init__(self, context: Context, *, num_threads: int | None) -> None:
+    def __init__(self, context: RunsBlocking, *, num_threads: int | None) -> None:
         self._context = context
         self._num_threads = num_threads
         self._alone = ThreadPoolExecutor(1, "learner", initializer=self._begin)

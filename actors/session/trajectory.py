@@ -72,6 +72,18 @@ class Trajectory:
         sampled = self.versions[self.loss_mask]
         return int(sampled.min()) if len(sampled) else NO_VERSION
 
+    def without_older(self, version: int) -> Trajectory:
+        """A copy in which tokens of versions before `version` are context: seen, not trained."""
+        older = self.loss_mask & (self.versions < version)
+        if not older.any():
+            return self
+        return replace(
+            self,
+            loss_mask=self.loss_mask & ~older,
+            logprobs=np.where(older, np.float32(0.0), self.logprobs),
+            versions=np.where(older, np.int32(NO_VERSION), self.versions),
+        )
+
     def problem(self) -> str | None:
         """Why this trajectory must not reach a loss (a name for the counter), or None."""
         if not self.loss_mask.any():

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from headrace.actors.learner.advantages.protocol import Advantage
@@ -27,7 +28,7 @@ from headrace.actors.learner.publisher import Publisher
 from headrace.actors.learner.schedule import LearningRate
 from headrace.actors.learner.sequence import TrainSequence
 from headrace.actors.learner.stages.settings import Progress, RlSettings
-from headrace.actors.learner.trained_log import TrainedLog
+from headrace.actors.learner.trained_log import TrainedLog, TrainedStep
 from headrace.actors.learner.trainer import StepReport, Trainer
 from headrace.actors.learner.versions import VersionLog
 from headrace.actors.messages import Batch, BatchTrained, NextBatch
@@ -123,7 +124,8 @@ class RlStage:
             steps_done=steps_done,
             num_failed=batch.num_failed,
         )
-        session_ids = acknowledged_ids(batch, intake)
+        entry = entry_of(batch, intake, steps_done + 1)
+        session_ids = entry.session_ids
         figures = intake.figures()
         figures["seconds/wait"] = wait_s
         figures["steps_total"] = float(self._settings.max_steps)
@@ -133,13 +135,13 @@ class RlStage:
                 making_from_s = clock.time()
                 figures["engines_asleep"] = float(await self._room.begin())
                 figures["seconds/make_room"] = clock.time() - making_from_s
-            report = await self._run("train", self._step, intake.sequences, session_ids, lr)
+            report = await self._run("train", self._step, intake.sequences, entry, lr)
             if self._room is not None:
                 await self._run("give memory back", self._room.end)
             figures |= step_figures(report)
         else:
             logger.warning("nothing to train in a batch of %d groups: %s", intake.num_groups, dict(intake.refused))
-            await self._run("train", self._skip, session_ids)
+            await self._run("train", self._skip, entry)
         await self._dispatcher.ask(BatchTrained(self.progress.step, session_ids), timeout_s=REPLY_GRACE_S)
         publishing_from_s = clock.time()
         await self._publish()
@@ -153,18 +155,20 @@ class RlStage:
     # In the worker thread, as all that reads weights there: a step is counted and recorded with the change that it
     # made, so that whoever stages or saves these weights next names the step that they hold, come a stop when it may.
 
-    def _step(self, sequences: list[TrainSequence], session_ids: tuple[str, ...], lr: float) -> StepReport:
+    def _step(self, sequences: list[TrainSequence], entry: TrainedStep, lr: float) -> StepReport:
         report = self._trainer.step(sequences, lr)
-        self._count(session_ids)
+        self._count(
+            replace(entry, loss=report.loss, grad_norm=report.grad_norm, num_updates=report.num_updates)
+        )
         return report
 
-    def _skip(self, session_ids: tuple[str, ...]) -> None:
+    def _skip(self, entry: TrainedStep) -> None:
         self.progress.num_skipped += 1
-        self._count(session_ids)
+        self._count(entry)
 
-    def _count(self, session_ids: tuple[str, ...]) -> None:
+    def _count(self, entry: TrainedStep) -> None:
         self.progress.step += 1
-        self._trained.append(self.progress.step, session_ids)
+        self._trained.append(entry)
 
     async def _publish(self) -> None:
         if self._settings.mode == "async":
@@ -173,6 +177,19 @@ class RlStage:
             await self._publisher.wait_served(await self._publisher.publish(self.progress.step))
 
 
-def acknowledged_ids(batch: Batch, intake: Intake) -> tuple[str, ...]:
-    """The sessions that were trained on, or, where none was, all of the batch, so that the dispatcher does not wait."""
-    return intake.session_ids or tuple(t.spec.session_id for group in batch.groups for t in group.trajectories)
+def entry_of(batch: Batch, intake: Intake, step: int) -> TrainedStep:
+    """What trained.jsonl keeps of it: the sessions that are trained or, where none is, all of the batch, so that the
+    dispatcher does not wait."""
+    specs = {t.spec.session_id: t.spec for group in batch.groups for t in group.trajectories}
+    attempts = {session_id: spec.attempt for session_id, spec in specs.items() if spec.attempt}
+    if not intake.sequences:
+        return TrainedStep(step, tuple(specs), attempts=attempts)
+    trained = set(intake.session_ids)
+    return TrainedStep(
+        step,
+        intake.session_ids,
+        left_out=tuple(session_id for session_id in specs if session_id not in trained),
+        attempts=attempts,
+        oldest_version=min(int(s.versions[s.loss_mask].min()) for s in intake.sequences),
+        num_tokens=sum(s.num_trained for s in intake.sequences),
+    )

@@ -1,0 +1,29 @@
+"""The parts of a learner that make a step of a batch, without its life as an actor. Pure data; made by the learner,
+used by replay.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.actors.learner.advantages import Advantage
+from headrace.actors.learner.kl import KlPenalty
+from headrace.actors.learner.penalties import RewardPenalty
+from headrace.actors.learner.schedule import LearningRate
+from headrace.actors.learner.threads import ComputeThreads
+
+if TYPE_CHECKING:
+    from headrace.actors.learner.workbench import Workbench
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """make_bench: to be called by `ComputeThreads.run`. num_threads: of those."""
+
+    make_bench: Callable[[ComputeThreads], Workbench]
+    num_threads: int | None
+    advantage: Advantage
+    penalties: Mapping[str, RewardPenalty]
+    learning_rate: LearningRate
+    kl: KlPenalty | None
