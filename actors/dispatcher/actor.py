@@ -191,9 +191,10 @@ class Dispatcher(Actor):
 
     async def _resume(self, context: Context, snapshot: Snapshot) -> None:
         """Go on where the predecessor was; nobody finds this actor before it is done."""
-        self.training.restore(snapshot, now_s=context.clock.time())
         same_run = snapshot.facts.get("run") == self._run_id
-        self.evaluator.restore(snapshot.facts, life=snapshot.num_lives, over=same_run)
+        self.training.restore(snapshot, now_s=context.clock.time(), same_run=same_run)
+        serving = self.training.versions.serving
+        self.evaluator.restore(snapshot.facts, life=snapshot.num_lives, over=same_run, serving=serving)
         found = await reconcile(context, self.training, self.placement)
         self._incarnations |= found.incarnations
         if same_run:
@@ -330,7 +331,7 @@ class Dispatcher(Actor):
 
     @handles(VersionServed)
     async def version_served(self, message: VersionServed) -> Accepted:
-        first = not self.training.versions.any_served
+        first = not self.training.versions.serving
         self.training.served(message.version, message.step)
         if first:  # rollouts begin: rates are measured from here
             self.housekeeping.report()

@@ -83,7 +83,8 @@ class Batches:
             for trajectory in ready.group.trajectories:
                 record = self._ledger.move(trajectory.spec.session_id, SessionState.TRAINING)
                 record.batch = self._counters["batches"]
-        self.batch = tuple(ready.group for ready in taken)
+        # In the order of issue, whoever was ready first: sums over the batch then have one order of their terms.
+        self.batch = tuple(ready.group for ready in sorted(taken, key=lambda ready: ready.order))
 
     def trained(self, step: int, session_ids: tuple[str, ...]) -> None:
         """These went into optimizer step `step`. What else was in their batch the learner left out."""

@@ -77,13 +77,15 @@ class Evaluator:
             "final_version": self._final_version,
         }
 
-    def restore(self, facts: Mapping[str, Any], *, life: int, over: bool = True) -> None:
-        """over: whether training is over where the facts say so; the learner of a resumed run says it itself."""
+    def restore(self, facts: Mapping[str, Any], *, life: int, over: bool, serving: bool) -> None:
+        """over: whether training is over where the facts say so; the learner of a resumed run says it itself. serving:
+        whether there are versions to evaluate already."""
         self._schedule.restore(due=facts["evaluation_due"], next_due=facts["evaluation_next_due"])
         self._last_version = facts["evaluated_version"]
         self._final_version = facts["final_version"] if over else None
         self._edition = life * _EDITIONS_A_LIFE
-        self._work.set()
+        if serving:
+            self._work.set()
 
     @property
     def role(self) -> str | None:

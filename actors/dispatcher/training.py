@@ -73,13 +73,15 @@ class TrainingSessions:
             "learner_step": self.learner_step,
             "finished": self.finished,
             "cancelled": list(self.cancelled),
+            "serving": self.versions.serving,
             "parting_version": self.versions.parting[0],
             "parting_step": self.versions.parting[1],
             "counters": dict(self.counters),
         }
 
-    def restore(self, snapshot: Snapshot, *, now_s: float) -> None:
-        """Go on, from the state after the constructor, where the predecessor was at its last commit."""
+    def restore(self, snapshot: Snapshot, *, now_s: float, same_run: bool = True) -> None:
+        """Go on, from the state after the constructor, where the predecessor was at its last commit. same_run: whether
+        it was of this launch, whose generators may be serving."""
         facts = snapshot.facts
         self.issuer.restore(
             next_task=facts["next_task"],
@@ -87,7 +89,8 @@ class TrainingSessions:
             num_groups=facts["num_groups"],
             quarantined=facts["quarantined"],
         )
-        self.versions.restore(snapshot.versions, (facts["parting_version"], facts["parting_step"]))
+        parting = (facts["parting_version"], facts["parting_step"])
+        self.versions.restore(snapshot.versions, parting, serving=same_run and facts.get("serving", True))
         self.batches.learner_step, self.finished = facts["learner_step"], facts["finished"]
         self.cancelled = list(facts.get("cancelled", []))
         self.counters.update(facts["counters"])
@@ -113,12 +116,14 @@ class TrainingSessions:
     def next_session(self, now_s: float) -> SessionSpec | None:
         """The next session to place (it waits until `started`), or None. A group is issued only when its turn has
         come."""
+        if not self.versions.serving:
+            return None
         while self.pending:
             record = self.ledger.get(self.pending[0])
             if record is not None and record.state is SessionState.RUNNING and record.holder is None:
                 return record.spec
             self.pending.popleft()
-        if self.finished or not self.versions.any_served or self.room < self.settings.group_size:
+        if self.finished or self.room < self.settings.group_size:
             return None
         self._issue_group(now_s)
         record = self.ledger.get(self.pending[0])

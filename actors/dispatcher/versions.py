@@ -18,10 +18,9 @@ class VersionSteps:
         self._lost_until = 0
         self._parting_step = 0
         self._changed: dict[int, int] = {}
-
-    @property
-    def any_served(self) -> bool:
-        return len(self._versions) > 1
+        self.serving = False
+        """whether generators of this launch have a version that a learner published: before that they hold what the
+        model folder holds"""
 
     @property
     def newest(self) -> int:
@@ -41,6 +40,7 @@ class VersionSteps:
                 f"version {version} holds step {step}, but version {self.newest} before it {self.newest_step}; "
                 "a later version must not hold an earlier step"
             )
+        self.serving = True
         self._versions.append(version)
         self._steps[version] = self._changed[version] = step
         return True
@@ -88,7 +88,8 @@ class VersionSteps:
         """(version, step) of the last `roll_back`; (0, 0) before one."""
         return self._lost_until, self._parting_step
 
-    def restore(self, steps: dict[int, int], parting: tuple[int, int]) -> None:
+    def restore(self, steps: dict[int, int], parting: tuple[int, int], *, serving: bool) -> None:
+        self.serving = serving
         self._steps |= steps
         self._versions = sorted(self._steps)
         self._lost_until, self._parting_step = parting

@@ -224,10 +224,8 @@ class Session:
         self._took("close", before)
 
     def _sampling(self) -> Sampling:
-        sampling = self.spec.sampling
-        base = sampling.seed if sampling.seed is not None else self.rules.base_seed
-        seed = None if base is None else generation_seed(base, self.spec, self._num_turns)
-        return replace(sampling, stop_token_ids=self._stop_token_ids(), seed=seed)
+        seed = generation_seed(self.rules.base_seed, self.spec, self._num_turns)
+        return replace(self.spec.sampling, stop_token_ids=self._stop_token_ids(), seed=seed)
 
     def _stop_token_ids(self) -> tuple[int, ...]:
         return tuple(dict.fromkeys([*self.spec.sampling.stop_token_ids, *self.rules.renderer.stop_token_ids]))

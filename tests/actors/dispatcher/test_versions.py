@@ -17,8 +17,9 @@ def test_an_unannounced_version_is_as_old_as_the_known_one_before_it() -> None:
 
 def test_old_news_says_nothing_and_contradictions_are_refused() -> None:
     versions = VersionSteps()
-    assert not versions.any_served
+    assert not versions.serving
     assert versions.served(2, 5)
+    assert versions.serving
     assert not versions.served(2, 5)
     assert not versions.served(1, 0)
     with pytest.raises(ValueError, match="must not hold an earlier step"):
@@ -47,6 +48,6 @@ def test_what_a_restarted_learner_lost_counts_from_where_it_parted() -> None:
     assert versions.served(7, 5)
     assert (versions.counted(5, 9), versions.counted(6, 9)) == (4, 9)
     again = VersionSteps()
-    again.restore(versions.take_changes(), versions.parting)
+    again.restore(versions.take_changes(), versions.parting, serving=True)
     assert again.steps_between(0, 8) == versions.steps_between(0, 8)
     assert again.counted(5, 9) == 4
