@@ -180,6 +180,17 @@ class LearnerResumed:
     goes_on: bool
 
 
+@message("train.evaluated")
+@dataclass(frozen=True, slots=True)
+class VersionEvaluated:
+    """dispatcher → learner (tell): an evaluation of `version`, with `step` optimizer steps, found the mean reward
+    `score`."""
+
+    version: int
+    step: int
+    score: float
+
+
 @message("train.finished")
 @dataclass(frozen=True, slots=True)
 class TrainingFinished:

@@ -48,6 +48,7 @@ from headrace.actors.messages import (
     LearnerResumed,
     Metrics,
     TrainingFinished,
+    VersionEvaluated,
     VersionServed,
     WeightsRefused,
     WeightsReleased,
@@ -93,7 +94,9 @@ class Learner(WeightGroupRoot):
     publication is waited for (small memory). publish_timeout_s: for a version that must be served, beside what it takes
     at weights_min_mb_per_s. sleep_engines: in mode=sync, those that can give their memory back during a step
     (making_room.py).
-    checkpoint_every_steps: 0 saves before `rl`, at the end and when stopped only. trained_path: where the sessions
+    checkpoint_every_steps: 0 saves before `rl`, at the end and when stopped only. checkpoint_keep_last: so many stay,
+    and the best. checkpoint_async: written while training goes on, from a copy in memory (weights and optimizer once
+    more); False: training waits. trained_path: where the sessions
     of each step are recorded (trained_log.py); None nowhere. dispatcher_patience_s: how long a dispatcher that is lost
     or silent is waited for. probe: what engines sample, at the start and the end; update_probe: with every version;
     None: no probe. lora: `rl` trains adapters and sends only them; None: every weight. critic: a value head credits
@@ -148,6 +151,7 @@ class Learner(WeightGroupRoot):
         publish_timeout_s: float = 120.0,
         checkpoint_every_steps: int = 0,
         checkpoint_keep_last: int = 2,
+        checkpoint_async: bool = True,
         wait_s: float = 30.0,
         trained_path: str | None = None,
         dispatcher_patience_s: float = 300.0,
@@ -252,6 +256,7 @@ class Learner(WeightGroupRoot):
             self._checkpoints_dir, model_folder=self._model_folder, keep_last=checkpoint_keep_last
         )
         self._checkpoint_every_steps = checkpoint_every_steps
+        self._checkpoint_async = checkpoint_async
         self._trained = TrainedLog(None if trained_path is None else Path(trained_path))
         self._dispatcher_patience_s = dispatcher_patience_s
         self._run_id = run_id
@@ -379,6 +384,7 @@ class Learner(WeightGroupRoot):
             lora=self._lora,
             pretrains=self._pretrain is not None or self._sft is not None,
             critic=self._critic,
+            advantage=self._advantage,
         )
 
     # --- the run ----------------------------------------------------------------------------------------------------
@@ -483,8 +489,11 @@ class Learner(WeightGroupRoot):
     async def _after_step(self) -> None:
         bench = self._bench
         every = self._checkpoint_every_steps
-        if bench is not None and every and bench.progress.step % every == 0:
-            await self._save(bench)
+        if bench is None or not every or bench.progress.step % every:
+            return
+        save = bench.save_beside if self._checkpoint_async else bench.save
+        await save(self._publisher.version, self._publisher.version_step)
+        self._report("checkpoint", "step", bench.progress.step, bench.checkpoint_figures)
 
     async def _save(self, bench: Workbench) -> None:
         await bench.save(self._publisher.version, self._publisher.version_step)
@@ -499,6 +508,11 @@ class Learner(WeightGroupRoot):
     async def version_served(self, message: VersionServed) -> Accepted:
         self._publisher.served(message.version)
         return Accepted()
+
+    @handles(VersionEvaluated)
+    async def version_evaluated(self, message: VersionEvaluated) -> None:
+        if self._bench is not None:
+            await self._bench.evaluated(message.step, message.score)
 
     @handles(WeightsReleased)
     async def weights_released(self, message: WeightsReleased) -> Accepted:

@@ -57,9 +57,13 @@ class Adapters:
         with self._peft.disable_adapter():
             yield
 
-    def save_pretrained(self, folder: Path) -> None:
-        """adapter_model.safetensors and adapter_config.json, which PEFT and vLLM load."""
-        self._peft.save_pretrained(folder, save_embedding_layers=False)
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return dict(self._peft.state_dict())
+
+    def save_pretrained(self, folder: Path, state_dict: dict[str, torch.Tensor] | None = None) -> None:
+        """adapter_model.safetensors and adapter_config.json, which PEFT and vLLM load. state_dict: a copy of it at
+        another moment; None: as they are."""
+        self._peft.save_pretrained(folder, save_embedding_layers=False, state_dict=state_dict)
         (folder / "README.md").unlink(missing_ok=True)  # PEFT's form of a model card, not filled in
 
     def load(self, folder: Path) -> None:

@@ -3,12 +3,14 @@
     checkpoints/
       step-000040/                  complete, by construction: it got its name by one rename, after fsync
         config.json, model.safetensors, tokenizer files
-        trainer.pt                  optimizer, random generators, step, version, …
+        trainer.pt                  optimizer, random generators, running statistics, how far the stage is, …
         checkpoint.json             step, version and the step that the version holds
       reference/                    the weights with which the `rl` stage began, where a KL penalty needs them
       base/                         with adapters: what they go upon, or a link to the run's model folder; a step's
                                     folder then holds adapter_model.safetensors in place of a model
       latest -> step-000040         replaced by one rename; never points to anything partial
+      best -> step-000020           the one that evaluations found best; it stays beside the last ones
+      scores.jsonl                  what they found (checkpoint_scores.py)
       .partial-…                    being written; removed at the next start
 
 Called by the learner in its worker thread, and by the export (reading only).
@@ -26,6 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.actors.learner.checkpoint_scores import CheckpointScores
 from headrace.transport.durable import sync
 
 _NAME = re.compile(r"step-(\d{6,})")
@@ -33,6 +36,7 @@ _PARTIAL = ".partial-"
 _DOOMED = ".doomed-"
 _WEIGHTS = re.compile(r".*\.(safetensors|bin|pt|gguf|index\.json)")
 LATEST = "latest"
+BEST = "best"
 REFERENCE = "reference"
 BASE = "base"
 
@@ -48,7 +52,8 @@ class CheckpointInfo:
 
 
 class CheckpointStore:
-    """One learner's checkpoints. `keep_last` complete ones stay; `model_folder` gives the tokenizer's files.
+    """One learner's checkpoints. `keep_last` complete ones stay, and the best; `model_folder` gives the tokenizer's
+    files. One thread at a time.
 
     after: called with the name of each stage of `save` when it is done: created, weights, state, synced, renamed,
     latest.
@@ -63,6 +68,8 @@ class CheckpointStore:
         self._model_folder = model_folder
         self._keep_last = keep_last
         self._after = after
+        self._scores = CheckpointScores(root / "scores.jsonl")
+        self._saved_steps = [_step_of(folder) for folder in list_checkpoints(root)]
 
     def clean(self) -> None:
         """Remove what an interrupted save or removal left behind. To be called before the first save."""
@@ -73,11 +80,30 @@ class CheckpointStore:
                 _remove(path)
 
     def save(self, info: CheckpointInfo, model: Any, state: dict[str, Any]) -> Path:
-        """Write one checkpoint and make it the latest. `model` has save_pretrained."""
-        import torch
-
+        """Write one checkpoint and make it the latest. `model` has save_pretrained. Where that fails (a full disk),
+        what was written of it is removed, and those before it are as they were."""
         self._root.mkdir(parents=True, exist_ok=True)
         partial = self._root / f"{_PARTIAL}{info.step:06d}-{secrets.token_hex(4)}"
+        try:
+            self._write(partial, info, model, state)
+        except Exception:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        final = self._root / f"step-{info.step:06d}"
+        if final.exists():  # the same step again, after a resume: the older one moves out of the way first
+            os.replace(final, self._root / f"{_DOOMED}{final.name}-{secrets.token_hex(4)}")
+        os.replace(partial, final)
+        sync(self._root)
+        self._saved_steps.append(info.step)
+        self._after("renamed")
+        self._point(LATEST, final.name)
+        self._after("latest")
+        self._remove_old()
+        return final
+
+    def _write(self, partial: Path, info: CheckpointInfo, model: Any, state: dict[str, Any]) -> None:
+        import torch
+
         partial.mkdir()
         self._after("created")
         copy_tokenizer(self._model_folder, partial)
@@ -88,16 +114,18 @@ class CheckpointStore:
         self._after("state")
         _sync_tree(partial)
         self._after("synced")
-        final = self._root / f"step-{info.step:06d}"
-        if final.exists():  # the same step again, after a resume: the older one moves out of the way first
-            os.replace(final, self._root / f"{_DOOMED}{final.name}-{secrets.token_hex(4)}")
-        os.replace(partial, final)
-        sync(self._root)
-        self._after("renamed")
-        self._point_latest_to(final.name)
-        self._after("latest")
-        self._remove_old()
-        return final
+
+    def evaluated(self, step: int, score: float) -> None:
+        """An evaluation of the weights after `step` found `score`: `best` may be another checkpoint now."""
+        self._scores.add(step, score, checkpoints=self._saved_steps)
+        best = self._best()
+        if best is not None:
+            self._point(BEST, best.name)
+
+    def _best(self) -> Path | None:
+        found = {_step_of(folder): folder for folder in list_checkpoints(self._root)}
+        step = self._scores.best(found)
+        return None if step is None else found[step]
 
     def reference(self, model: Any) -> Path:
         """The folder of the weights that `rl` began with: written from `model` the first time, kept from then on."""
@@ -161,14 +189,17 @@ class CheckpointStore:
             ) from error
         return read_info(folder), state
 
-    def _point_latest_to(self, name: str) -> None:
+    def _point(self, what: str, name: str) -> None:
         link = self._root / f"{_PARTIAL}link-{secrets.token_hex(4)}"
         link.symlink_to(name)
-        os.replace(link, self._root / LATEST)
+        os.replace(link, self._root / what)
         sync(self._root)
 
     def _remove_old(self) -> None:
+        best = self._best()
         for folder in list_checkpoints(self._root)[: -self._keep_last]:
+            if folder == best:
+                continue
             # Renamed first: a half-removed folder must not look like a checkpoint.
             doomed = self._root / f"{_DOOMED}{folder.name}-{secrets.token_hex(4)}"
             os.replace(folder, doomed)
@@ -183,6 +214,12 @@ def list_checkpoints(root: Path) -> list[Path]:
         return []
     numbered = [(int(match[1]), path) for path in root.iterdir() if (match := _NAME.fullmatch(path.name))]
     return [path for _, path in sorted(numbered)]
+
+
+def _step_of(folder: Path) -> int:
+    match = _NAME.fullmatch(folder.name)
+    assert match is not None, "list_checkpoints gives no other names"
+    return int(match[1])
 
 
 def read_info(folder: Path) -> CheckpointInfo:

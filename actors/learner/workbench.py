@@ -7,8 +7,10 @@ saving and the optimizer never see each other's half-done work. Only observers r
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,8 +20,10 @@ import numpy as np
 import torch
 
 from headrace.actors.learner.adapters import CONFIG_NAME, Adapters, cast
+from headrace.actors.learner.advantages import Advantage, Remembers
 from headrace.actors.learner.aggregation.protocol import Aggregation
 from headrace.actors.learner.checkpoint import CheckpointInfo, CheckpointStore
+from headrace.actors.learner.checkpoint_copy import ModelCopy, copied
 from headrace.actors.learner.corrections import Correction
 from headrace.actors.learner.critic import CriticSettings
 from headrace.actors.learner.lora import LoraSettings
@@ -28,6 +32,7 @@ from headrace.actors.learner.optimizer import Optimizer
 from headrace.actors.learner.packing import PackingSettings
 from headrace.actors.learner.passes import sequence_logprobs
 from headrace.actors.learner.policy import Policy, TokenLogprobs, WithoutAdapters
+from headrace.actors.learner.random_state import random_state, set_random_state
 from headrace.actors.learner.schedule import AdamSettings
 from headrace.actors.learner.sequence import TrainSequence
 from headrace.actors.learner.stages.settings import Progress
@@ -45,7 +50,7 @@ T = TypeVar("T")
 class Workbench:
     """Loads the newest checkpoint of `store` where there is one, else `model_folder`. Blocking; made by `threads.run`.
     lora: train adapters; where `pretrains`, from `adapt` on, and every weight before it. critic: its value head is
-    trained as a whole, also beside adapters."""
+    trained as a whole, also beside adapters. advantage: of which checkpoints hold what it remembers."""
 
     def __init__(
         self,
@@ -68,6 +73,7 @@ class Workbench:
         lora: LoraSettings | None = None,
         pretrains: bool = False,
         critic: CriticSettings | None = None,
+        advantage: Advantage | None = None,
     ) -> None:
         from transformers import AutoTokenizer
 
@@ -87,6 +93,9 @@ class Workbench:
         self._saved: CheckpointInfo | None = None
         self.packing = packing
         self.progress = Progress()
+        self._advantage = advantage
+        self._writing: asyncio.Task[None] | None = None
+        self.checkpoint_figures: dict[str, float] = {}
         store.clean()
         checkpoint = store.latest()
         self.resumed_from = checkpoint
@@ -212,12 +221,52 @@ class Workbench:
         return reference
 
     async def save(self, version: int, version_step: int) -> None:
-        """See CheckpointInfo. Nothing where the last one says the same."""
+        """See CheckpointInfo. On disk when it returns. Nothing where the last one says the same."""
+        await self._written()
         await self.run("checkpoint", self._save, version, version_step)
 
     async def save_new_steps(self, version: int, version_step: int) -> None:
         """Nothing where no step was taken since the last checkpoint of this life, or there was none."""
+        await self._written()
         await self.run("checkpoint", self._save_new_steps, version, version_step)
+
+    async def save_beside(self, version: int, version_step: int) -> None:
+        """Returns when all is copied; it is written while training goes on. One at a time: nothing, but a count, where
+        the one before is still being written. One that cannot be written is told of, and training goes on."""
+        if self._writing is not None and not self._writing.done():
+            self._count("skipped")
+            return
+        began_s = time.monotonic()
+        copy = await self.run("copy for a checkpoint", self._copy, version, version_step)
+        self.checkpoint_figures["seconds/copy"] = time.monotonic() - began_s
+        self._writing = asyncio.ensure_future(self._write(*copy))
+
+    async def _write(self, info: CheckpointInfo, model: ModelCopy, state: dict[str, Any]) -> None:
+        began_s = time.monotonic()
+        try:
+            await self._threads.write("checkpoint", self._store.save, info, model, state)
+        except OSError as error:
+            self._count("failed")
+            logger.error(
+                "the checkpoint of step %d could not be written (%s); the one before it stays, training goes on",
+                info.step,
+                error,
+            )
+        else:
+            self._saved = info
+            self.checkpoint_figures["seconds/write"] = time.monotonic() - began_s
+            self._count("written")
+
+    async def _written(self) -> None:
+        if self._writing is not None:
+            await self._writing
+
+    def _count(self, what: str) -> None:
+        self.checkpoint_figures[what] = self.checkpoint_figures.get(what, 0.0) + 1.0
+
+    async def evaluated(self, step: int, score: float) -> None:
+        """See CheckpointStore."""
+        await self._threads.write("checkpoint", self._store.evaluated, step, score)
 
     def _save_new_steps(self, version: int, version_step: int) -> None:
         if self._saved is not None and self._saved.step != self.progress.step:
@@ -225,23 +274,31 @@ class Workbench:
 
     def _save(self, version: int, version_step: int) -> None:
         info = CheckpointInfo(self.progress.step, version, version_step)
-        if info == self._saved:
-            return
-        state = {
+        if info != self._saved:
+            self._store.save(info, self.policy.adapters or self.policy.model, self._state())
+            self._saved = info
+
+    def _copy(self, version: int, version_step: int) -> tuple[CheckpointInfo, ModelCopy, dict[str, Any]]:
+        info = CheckpointInfo(self.progress.step, version, version_step)
+        return info, ModelCopy(self.policy.adapters or self.policy.model), copied(self._state())
+
+    def _state(self) -> dict[str, Any]:
+        return {
             "optimizer": self.trainer.optimizer.state_dict(),
             "progress": asdict(self.progress),
-            "torch_rng": torch.get_rng_state(),
+            "random": random_state(),
+            "advantage": self._advantage.state_dict() if isinstance(self._advantage, Remembers) else None,
             "value_head": None if self._critic is None else self._critic.head.state_dict(),
         }
-        self._store.save(info, self.policy.adapters or self.policy.model, state)
-        self._saved = info
 
     def _resume(self, folder: Path) -> None:
         _, state = self._store.load_state(folder)
         _load_head(self._critic, state.get("value_head"), folder)
         self.trainer.optimizer.load_state_dict(state["optimizer"])
         self.progress = Progress(**state["progress"])
-        torch.set_rng_state(state["torch_rng"])
+        if isinstance(self._advantage, Remembers) and state.get("advantage") is not None:
+            self._advantage.load_state_dict(state["advantage"])
+        set_random_state(state["random"])
 
 
 def _check_kind(checkpoint: Path, lora: LoraSettings | None) -> None:

@@ -4,8 +4,8 @@ from headrace.actors.learner.advantages.batch import Batch
 from headrace.actors.learner.advantages.by_critic import ByCritic
 from headrace.actors.learner.advantages.group_mean import GroupMean
 from headrace.actors.learner.advantages.grpo import Grpo
-from headrace.actors.learner.advantages.protocol import Advantage, BatchRewards
+from headrace.actors.learner.advantages.protocol import Advantage, BatchRewards, Remembers
 from headrace.actors.learner.advantages.rloo import Rloo
 from headrace.actors.learner.advantages.running_mean import RunningMean
 
-__all__ = ["Advantage", "Batch", "BatchRewards", "ByCritic", "GroupMean", "Grpo", "Rloo", "RunningMean"]
+__all__ = ["Advantage", "Batch", "BatchRewards", "ByCritic", "GroupMean", "Grpo", "Remembers", "Rloo", "RunningMean"]

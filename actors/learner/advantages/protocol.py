@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -38,3 +38,12 @@ class Advantage(Protocol):
 
     def __call__(self, batch: BatchRewards) -> np.ndarray:
         """→ A, float64[S], finite; 0 in groups of equal rewards where min_rewards > 1."""
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A rule that knows something of earlier batches: checkpoints hold it. Plain containers, numbers and text."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...

@@ -24,7 +24,8 @@ import pytest
 import torch
 
 from headrace.actors.learner.actor import Learner
-from headrace.actors.learner.checkpoint import list_checkpoints, read_info
+from headrace.actors.learner.advantages import RunningMean
+from headrace.actors.learner.checkpoint import CheckpointStore, list_checkpoints, read_info
 from headrace.actors.learner.critic import CriticSettings
 from headrace.actors.learner.documents import GeneratedDocuments, JsonLines
 from headrace.actors.learner.export import export_checkpoint
@@ -48,6 +49,7 @@ from headrace.actors.messages import (
     NextBatch,
     PublishWeights,
     TrainingFinished,
+    VersionEvaluated,
     VersionServed,
     WeightsRefused,
     WeightsReleased,
@@ -745,3 +747,59 @@ def test_weights_that_are_published_anew_during_a_step_name_the_step_that_they_h
     for version, (step, tensors) in peers[0].held.items():
         weights = torch.cat([tensors[name].flatten() for name in names])
         assert step == 0 or torch.equal(weights, after[step]), f"version {version}"
+
+
+def test_a_checkpoint_is_written_beside_training_and_is_what_one_that_is_waited_for_would_be(play, tmp_path):
+    beside = play(max_steps=4, checkpoint_every_steps=4, checkpoints="beside")
+    waited = play(max_steps=4, checkpoint_every_steps=4, checkpoint_async=False, checkpoints="waited")
+    assert beside.rewards == waited.rewards
+    (one,), (other,) = (list_checkpoints(tmp_path / name)[-1:] for name in ("beside", "waited"))
+    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    states = [torch.load(folder / "trainer.pt", weights_only=True) for folder in (one, other)]
+    for state in states:
+        state["progress"].pop("wall_s")
+        state.pop("random")
+    assert str(states[0]) == str(states[1])
+
+
+def test_a_full_disk_stops_no_training_but_the_end_needs_its_checkpoint(play, tmp_path, monkeypatch):
+    room = {"left": 1}
+    save = CheckpointStore.save
+
+    def until_full(self, info, model, state):
+        if info.step and not room["left"]:
+            raise OSError(28, "No space left on device")
+        return save(self, info, model, state)
+
+    monkeypatch.setattr(CheckpointStore, "save", until_full)
+    room["left"] = 0
+    with pytest.raises(ActorFailed, match="No space left on device"):
+        play(max_steps=3, checkpoint_every_steps=1)
+    assert [folder.name for folder in list_checkpoints(tmp_path / "checkpoints")] == ["step-000000"]
+    room["left"] = 1
+    world = play(max_steps=3, checkpoint_every_steps=1)
+    assert world.asked == [0, 1, 2], "it goes on from the one that was written"
+    assert world.finished[0].step == 3
+
+
+def test_running_statistics_are_in_the_checkpoint(play):
+    first = RunningMean()
+    play(max_steps=2, checkpoint_every_steps=1, advantage=first)
+    second = RunningMean()
+    play(max_steps=2, checkpoint_every_steps=1, advantage=second)
+    assert first.state_dict()
+    assert second.state_dict() == first.state_dict()
+
+
+def test_the_checkpoint_that_evaluations_find_best_is_kept(play, tmp_path):
+    class Evaluates(FakeDispatcher):
+        @handles(BatchTrained)
+        async def batch_trained(self, message: BatchTrained) -> Accepted:
+            if message.step > 1:  # of the step before, which is saved by now
+                await self.context.tell("learner", VersionEvaluated(message.step, message.step - 1, -message.step))
+            return await super().batch_trained(message)
+
+    play(dispatcher=Evaluates, max_steps=6, checkpoint_every_steps=1, checkpoint_keep_last=2, checkpoint_async=False)
+    assert (tmp_path / "checkpoints" / "best").resolve().name == "step-000001"
+    kept = [folder.name for folder in list_checkpoints(tmp_path / "checkpoints")]
+    assert kept == ["step-000001", "step-000005", "step-000006"]
