@@ -3,8 +3,9 @@
     python benchmarks/resume.py [--kills 20] [--seed 0] [--json FILE] [--quick]
 
 The run is `headrace launch experiment=smoke` with a checkpoint every 5 steps. Its launcher is killed (SIGKILL) with
-everything below it at moments that the seed draws: in the preflight, while it starts, trains, saves, evaluates;
-`headrace launch resume=RUN` goes on. At the end the ledger, the learner's record and the graders' shards are compared:
+everything below it at moments that the seed draws: one life in four within its first seconds (preflight, start), the
+others up to a second after some steps more (steps, saves, publications, evaluations); `headrace launch resume=RUN` goes
+on. At the end the ledger, the learner's record and the graders' shards are compared:
 no session is trained twice, every step is there once, each drop has a reason. Ends with 1 where that is not so.
 --quick: 4 kills. About 15 seconds a kill.
 """
@@ -20,11 +21,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from chaos_run.books import imbalances, read_books, retrained
 from chaos_run.leftovers import kill, leftovers
+from chaos_run.plan import Phase
 from chaos_run.progress import read_position
 from chaos_run.run import endings, run_id_of
 
@@ -37,8 +40,23 @@ OVERRIDES = (
     "learner.lr=1.0e-5",  # the pace stays: no policy that gives all members of a group one reward
 )
 LIMIT_S = 300.0
-SHORTEST_S, LONGEST_S = 2.0, 20.0
-"""of a life, from its launch to its kill"""
+EARLY_S = 8.0
+MOST_STEPS = 9
+POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """So long after the launch, or, where `steps` is given, after so many steps of this life."""
+
+    after_s: float
+    steps: int = 0
+
+
+def draw_moment(rng: random.Random, *, first: bool) -> Moment:
+    if first or rng.random() < 0.75:
+        return Moment(rng.uniform(0.0, 1.0), rng.randint(1, MOST_STEPS))
+    return Moment(rng.uniform(0.0, EARLY_S))
 
 
 class ResumedRun:
@@ -48,9 +66,8 @@ class ResumedRun:
         self._place, self._temp = place, temp
         self.kills: list[dict[str, Any]] = []
 
-    def live(self, kill_after_s: float | None) -> int | None:
-        """One life, from a launch to its end or to its kill; the exit code, None where it was killed or took too long.
-        A first life is not killed before there is a run to resume."""
+    def live(self, moment: Moment | None) -> int | None:
+        """One life, from a launch to its end or to its kill; the exit code, None where it was killed or too slow."""
         folder = self.folder
         given = OVERRIDES if folder is None else (f"resume={folder}",)
         began_s = time.monotonic()
@@ -65,16 +82,34 @@ class ResumedRun:
                 start_new_session=True,
             )
             try:
-                while kill_after_s is not None and folder is None and self.folder is None and launcher.poll() is None:
-                    time.sleep(0.05)
-                return launcher.wait(timeout=LIMIT_S if kill_after_s is None else kill_after_s)
+                if moment is not None and self._wait_for(moment, launcher):
+                    self._note(time.monotonic() - began_s)
+                    return None
+                return launcher.wait(timeout=LIMIT_S)
             except subprocess.TimeoutExpired:
-                self._note(time.monotonic() - began_s)
                 return None
             finally:
                 if launcher.poll() is None:
                     launcher.kill()
                     launcher.wait()
+
+    def _wait_for(self, moment: Moment, launcher: subprocess.Popen[bytes]) -> bool:
+        """False where the run ended before, or did not come there."""
+        give_up_s = time.monotonic() + LIMIT_S
+        first = self._step()
+        while moment.steps and time.monotonic() < give_up_s:
+            first = min(first, self._step())  # what it rolls back does not count
+            if self._step() >= first + moment.steps:
+                break
+            if launcher.poll() is not None:
+                return False
+            time.sleep(POLL_S)
+        time.sleep(moment.after_s)
+        return launcher.poll() is None and time.monotonic() < give_up_s
+
+    def _step(self) -> int:
+        position = None if self.folder is None else read_position(self.folder)
+        return position.step if position is not None and position.phase is Phase.TRAINING else 0
 
     def _note(self, after_s: float) -> None:
         folder = self.folder
@@ -129,7 +164,7 @@ def main() -> int:
     try:
         code: int | None = None
         while code is None and len(run.kills) < num_kills:
-            code = run.live(rng.uniform(SHORTEST_S, LONGEST_S))
+            code = run.live(draw_moment(rng, first=not run.kills))
             left = leftovers(temp, run_id_of(run.folder)) if code is None else []
             result.setdefault("left_processes", []).extend(text for text in left if text.startswith("process"))
         code = run.live(None) if code is None else code

@@ -53,6 +53,8 @@ WAITS_WITHOUT_DEADLINE = {
     "actors/learner/publisher.py Publisher._send: await probing": "a short forward pass in a thread of its own",
     "actors/learner/publisher.py Publisher._send: async with self._one_seal":
         "while threads compute a probe and checksum a copy of the version before",
+    "actors/learner/workbench.py Workbench._written: await self._writing":
+        "a thread that writes a checkpoint: as long as the disk takes, as for the one that is written next",
     "actors/generator/actor.py Generator._alone: await work": "as Generator._update",
     "actors/generator/engine_sleep.py EngineSleep.awake: await asyncio.shield(self._waking)": "CHANGE_TIMEOUT_S",
     "actors/generator/engine_sleep.py EngineSleep.sleep: async with self._changing": "CHANGE_TIMEOUT_S at most",
@@ -100,6 +102,7 @@ WAITS_WITHOUT_DEADLINE = {
 
 TASKS = {
     "actors/learner/publisher.py Publisher._send": "its result is taken in the same call",
+    "actors/learner/workbench.py Workbench.save_beside": "kept; it logs and counts whatever the writing raises",
     "transport/stream_network.py _Outgoing.__init__": "kept; it catches and logs whatever a connection raises",
     "transport/cell.py ActorCell.start": "kept; its exception fails the actor",
     "transport/cell.py ActorCell.spawn": "kept; its exception fails the actor",

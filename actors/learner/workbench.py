@@ -245,7 +245,7 @@ class Workbench:
         began_s = time.monotonic()
         try:
             await self._threads.write("checkpoint", self._store.save, info, model, state)
-        except OSError as error:
+        except Exception as error:  # safetensors and torch have each their own for a full disk
             self._count("failed")
             logger.error(
                 "the checkpoint of step %d could not be written (%s); the one before it stays, training goes on",
