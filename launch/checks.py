@@ -35,6 +35,11 @@ def value_at(config: Mapping[str, Any], key: str) -> Any:
     return node
 
 
+def evaluates_only(config: Mapping[str, Any]) -> bool:
+    """Whether nothing is trained: `headrace eval`."""
+    return value_at(config, "dispatcher.only_evaluates") is True
+
+
 def _numbers(config: Mapping[str, Any], *keys: str) -> list[float] | None:
     """The values of all keys, or None where one is absent or no finite number (other checks report that)."""
     values = [value_at(config, key) for key in keys]

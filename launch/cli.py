@@ -4,6 +4,7 @@
     headrace report [RUN] [--json]
     headrace export RUN DIR [--version V] [--adapters]
     headrace scale [RUN] [ROLE=COUNT] [--node NAME]
+    headrace eval MODEL_OR_RUN [OVERRIDE…] [--step N | --version V] [--config-dir DIR] [--quiet]
     headrace replay RUN --step N [--json FILE] [--tolerance T]
 
 Exit codes: 0 finished, 1 failed, 2 the configuration or a command line that cannot work, 130 Ctrl-C, 143 SIGTERM.
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.launch.console import Console
-from headrace.launch.job import EXIT_BAD_CONFIG, EXIT_CODES
+from headrace.launch.job import EXIT_BAD_CONFIG, EXIT_CODES, Outcome
 from headrace.launch.problems import ConfigError
 from headrace.launch.run_folder import find_run, write_json
 from headrace.launch.scaling import CannotScale, parse_wish
@@ -39,10 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Console entry point; returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options, rest = _parser().parse_known_args(given)
-    unknown = [text for text in rest if text.startswith("-")]
+    taken = getattr(options, "overrides", getattr(options, "given", None))
+    unknown = [text for text in rest if text.startswith("-") or taken is None]
     if unknown:
-        print(f"headrace: unknown option {unknown[0]!r}; see headrace {options.command or ''} --help", file=sys.stderr)
+        what = "option" if unknown[0].startswith("-") else "argument"
+        print(f"headrace: unknown {what} {unknown[0]!r}; see headrace {options.command or ''} --help", file=sys.stderr)
         return EXIT_BAD_CONFIG
+    if taken is not None:
+        taken += rest  # argparse leaves what stands behind an option
     command: Callable[[argparse.Namespace], int] = options.run
     try:
         return command(options)
@@ -110,6 +115,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     scale.add_argument("--node", help="the node where actors join or leave (default: where the role is)")
     scale.set_defaults(run=_scale)
+    evaluate = commands.add_parser("eval", help="evaluate a model, or a checkpoint of a run")
+    evaluate.add_argument("target", metavar="MODEL_OR_RUN", help="a run folder, a model folder or a hub name")
+    evaluate.add_argument(
+        "overrides", nargs="*", metavar="OVERRIDE", help="evaluation.samples=16 evaluator/engine=vllm …"
+    )
+    which = evaluate.add_mutually_exclusive_group()
+    which.add_argument("--step", type=int, help="of a run: the checkpoint of that step (default: the newest)")
+    which.add_argument("--version", type=int, help="of a run: the checkpoint that holds that version")
+    evaluate.add_argument(
+        "--config-dir", action="append", type=Path, default=[], help="a folder with config groups of your own"
+    )
+    evaluate.add_argument("--config-name", default="launch", help="the root configuration (default: launch)")
+    evaluate.add_argument("--quiet", "-q", action="store_true", help="print the result and errors only")
+    evaluate.set_defaults(run=_evaluate)
     replay = commands.add_parser("replay", help="compute a recorded step again, offline, and compare")
     replay.add_argument("folder", metavar="RUN", help="a run folder")
     replay.add_argument("--step", type=int, required=True, help="the optimizer step, from 1 on")
@@ -172,14 +191,38 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
+def _evaluate(options: argparse.Namespace) -> int:
+    from headrace.launch.evaluate import compose_evaluation, exit_code, write_evaluation
+    from headrace.launch.run import run_job
+
+    composed, subject = compose_evaluation(
+        RUNS,
+        options.target,
+        options.overrides,
+        step=options.step,
+        version=options.version,
+        config_dirs=options.config_dir,
+        config_name=options.config_name,
+    )
+    logging.basicConfig(level=logging.WARNING, format="%(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
+    console = Console(quiet=options.quiet)
+    codes = []
+
+    def at_end(folder: Path, outcome: Outcome) -> None:
+        codes.append(exit_code(outcome, write_evaluation(folder, outcome, subject, print)))
+
+    outcome = asyncio.run(run_job(composed, console, ["headrace", *sys.argv[1:]], is_latest=False, at_end=at_end))
+    if outcome.ending == "failed":
+        console.error(f"headrace: the evaluation failed: {outcome.reason}")
+    return codes[0]
+
+
 def _replay(options: argparse.Namespace) -> int:
     from headrace.launch.replay import replay_step  # the learner and torch stay out of the other commands
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
     folder = find_run(RUNS, options.folder)
-    result = replay_step(
-        folder, options.step, tolerance=options.tolerance, say=lambda text: print(text, flush=True)
-    )
+    result = replay_step(folder, options.step, tolerance=options.tolerance, say=lambda text: print(text, flush=True))
     if options.json is not None:
         write_json(options.json, result)
     return 0 if result["within_tolerance"] else EXIT_CODES["failed"]

@@ -7,12 +7,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.launch.checks import ENGINE_ROLES, VLLM, value_at
+from headrace.launch.checks import ENGINE_ROLES, VLLM, evaluates_only, value_at
 from headrace.launch.placement import NO_BONDS, Bonds
 from headrace.launch.problems import Problem, shorten
 from headrace.launch.topology import ProcessPlan, count_actors
 
 NEEDED_ROLES = ("dispatcher", "environment", "generator", "grader", "learner", "parameter_server")
+EVALUATION_ROLES = ("dispatcher", "environment", "grader", "parameter_server")
+"""Of a run that only evaluates."""
 SINGLE_ROLES = ("dispatcher", "learner", "parameter_server", "monitor")
 TRAINING_ROLES = ("dispatcher", "learner")
 """Where one of these is placed, the run is a training run: without the others it would wait for ever."""
@@ -122,7 +124,7 @@ def check_counts(processes: tuple[ProcessPlan, ...], config: Mapping[str, Any]) 
     ]
     if not counts.keys() & set(TRAINING_ROLES):
         return problems
-    needed = [*NEEDED_ROLES]
+    needed = list(EVALUATION_ROLES if evaluates_only(config) else NEEDED_ROLES)
     if value_at(config, "evaluation.num_prompts"):
         needed.append("evaluator")
     problems += [

@@ -19,7 +19,7 @@ from typing import Any
 from headrace.actors.grader.grading import why_unscorable
 from headrace.actors.session import Task
 from headrace.launch.building import build
-from headrace.launch.checks import check_values, value_at
+from headrace.launch.checks import check_values, evaluates_only, value_at
 from headrace.launch.numbers import check_numbers
 from headrace.launch.parent_death import die_with_parent
 from headrace.launch.placement_checks import check_counts, check_one_gpu, check_relays
@@ -104,8 +104,9 @@ def try_tasks(config: Mapping[str, Any]) -> tuple[str | None, list[Problem]]:
     if problems:
         return None, problems
     try:
-        source.held_out(value_at(config, "evaluation.num_prompts") or 0)
-        first = [source.task(index) for index in range(NUM_TASKS_TRIED)]
+        held_out = source.held_out(value_at(config, "evaluation.num_prompts") or 0)
+        alone = evaluates_only(config)
+        first = held_out[:NUM_TASKS_TRIED] if alone else [source.task(index) for index in range(NUM_TASKS_TRIED)]
         fingerprint = source.fingerprint() if hasattr(source, "fingerprint") else None
     except Exception as error:  # a source is anybody's code; whatever it raises here it would raise in the run
         log.debug("the tasks could not be made", exc_info=True)

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -75,10 +75,17 @@ def prepare_folder(composed: Composed, now: datetime) -> RunFolder:
 
 
 async def run_job(
-    composed: Composed, console: Console, argv: Sequence[str], *, earlier: Earlier | None = None
+    composed: Composed,
+    console: Console,
+    argv: Sequence[str],
+    *,
+    earlier: Earlier | None = None,
+    is_latest: bool = True,
+    at_end: Callable[[Path, Outcome], None] = lambda folder, outcome: None,
 ) -> Outcome:
     """Run one job, in a new folder or in that of the run that it resumes. Raises ConfigError where the configuration
-    cannot work; then no new folder is left, and an old one as it was."""
+    cannot work; then no new folder is left, and an old one as it was. is_latest: `latest` points to it. at_end: called
+    with the run's folder after its report."""
     for name in remove_leftovers():
         console.say(f"removed {name}: left in shared memory by a run that was killed")
     changes: list[str] = []
@@ -103,7 +110,11 @@ async def run_job(
         console.say(f"run folder {folder}")
         for change in changes:
             console.say(f"changed since the launch before: {change}")
-        return await _run(composed, launcher, prepared, found["data_hash"], console, argv)
+        if is_latest:
+            point_latest(folder.parent.parent, folder)
+        outcome = await _run(composed, launcher, prepared, found["data_hash"], console, argv)
+        at_end(folder, outcome)
+        return outcome
 
 
 async def _run(
@@ -120,8 +131,6 @@ async def _run(
     processes, _ = plan_topology(config["topology"], roles_of(config))
     if value_at(config, "weights.transport") == "stream" and not any(plan.role == "relay" for plan in processes):
         console.say("weights=stream, but all engines share the learner's node: they read its memory, as with shm")
-    root = folder.parent.parent
-    point_latest(root, folder)
     facts = provenance(
         seed=int(config.get("seed", 0)),
         overrides=composed.overrides,

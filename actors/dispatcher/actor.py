@@ -69,8 +69,10 @@ class Dispatcher(Actor):
     deadlines). `stall_log_s`: a learner that waits longer is told about in the log, with the ids of what is pending.
     `max_attempts`, `max_losses`: of a session, before its task is set aside: those that failed by themselves, and those
     that were lost with whoever had them. `group_extra`, `group_deadline_s`: see TrainingSettings.
-    `ledger_path`: the journal; what is found there is gone on from. None keeps it in memory. `run_id`: of the launch; in
-    a journal of another one, what nobody has was ended with the run, and no limit is touched.
+    `ledger_path`: the journal; what is found there is gone on from. None keeps it in memory. `run_id`: of the launch;
+    in a journal of another one, what nobody has was ended with the run, and no limit is touched.
+    `only_evaluates`: there is no learner; once `num_evaluators` are there, what they serve is evaluated, and the run is
+    over.
     """
 
     mailbox = MailboxBound(capacity=8192)
@@ -96,6 +98,8 @@ class Dispatcher(Actor):
         max_tokens: int = 64,
         seed: int = 0,
         evaluation: EvaluationSettings | None = None,
+        only_evaluates: bool = False,
+        num_evaluators: int = 1,
         ledger_path: str | None = None,
         run_id: str = "",
         session_timeout_s: float = 900.0,
@@ -120,6 +124,9 @@ class Dispatcher(Actor):
             max_tokens=max_tokens,
             seed=seed,
         )
+        check_at_least("num_evaluators", num_evaluators, 1)
+        if only_evaluates and (evaluation is None or evaluation.num_prompts < 1):
+            raise ValueError("evaluation.num_prompts must be >= 1, got 0; a run that only evaluates has nothing else")
         check_at_least("metrics_every_s", metrics_every_s, 0.01)
         check_at_least("session_timeout_s", session_timeout_s, 0.01)
         check_at_least("stall_log_s", stall_log_s, 0.01)
@@ -148,6 +155,7 @@ class Dispatcher(Actor):
             metrics_every_s=metrics_every_s,
             session_timeout_s=session_timeout_s,
         )
+        self._num_evaluators = num_evaluators if only_evaluates else 0
         self._incarnations: dict[str, str] = {}
         self._leaving: set[str] = set()
         self._journal: Journal | None = None
@@ -178,6 +186,8 @@ class Dispatcher(Actor):
         if self.training.settings.group_deadline_s is not None:
             context.spawn(self._complete_late_groups(self.training.settings.group_deadline_s), "late groups")
         context.spawn(self._evaluate_and_end(), "evaluate")
+        if self._num_evaluators:
+            context.spawn(self.evaluator.begin_alone(self._num_evaluators), "wait for evaluators")
 
     async def on_stop(self) -> None:
         """What is open stays so in the journal: the run may be resumed."""

@@ -15,12 +15,16 @@ from typing import Any
 from headrace.actors.dispatcher.evaluation import Evaluation, EvaluationSchedule, EvaluationSettings
 from headrace.actors.dispatcher.ledger import DropReason
 from headrace.actors.dispatcher.source import TaskSource
-from headrace.actors.messages import Metrics, SyncEvaluators, VersionServed
+from headrace.actors.messages import Metrics, SyncEvaluators, VersionEvaluated, VersionServed
 from headrace.actors.session import SessionSpec, Task, Trajectory
-from headrace.transport import Context, TransportError
+from headrace.transport import Context, TransportError, UnknownActor
 
 logger = logging.getLogger(__name__)
 
+LEARNER = "learner"
+INITIAL_VERSION = 0
+"""What the model folder held."""
+_WAIT_S = 30.0
 _SYNC_TIMEOUT_S = 120.0
 _SYNC_TRIES = 60
 _SYNC_PAUSE_S = 0.5
@@ -86,6 +90,13 @@ class Evaluator:
         self._edition = life * _EDITIONS_A_LIFE
         if serving:
             self._work.set()
+
+    def gauges(self) -> dict[str, float]:
+        """How far the evaluation under way is; `evaluation/sessions` 0 where none is."""
+        if self._evaluation is None:
+            return {"evaluation/sessions": 0.0}
+        sessions, open_ = self._evaluation.num_sessions, self._evaluation.num_open
+        return {"evaluation/sessions": float(sessions), "evaluation/ended": float(sessions - open_)}
 
     @property
     def role(self) -> str | None:
@@ -157,6 +168,19 @@ class Evaluator:
     def _note_completion(self) -> None:
         if self._evaluation is not None and self._evaluation.complete:
             self._complete.set()
+
+    async def begin_alone(self, num_evaluators: int) -> None:
+        """There is no learner, so no version ever comes: with so many evaluators there (for as long as their supervisor
+        waits for them), what they have to begin with is evaluated, and then the run is over."""
+        assert self._settings is not None, "checked by the dispatcher"
+        evaluators = self._context.group(self._settings.role)
+        while len(evaluators.members()) < num_evaluators:
+            try:
+                await evaluators.wait_for(num_evaluators, timeout_s=_WAIT_S)
+            except UnknownActor:
+                present = len(evaluators.members())
+                logger.info("%d of %d evaluators are there; waiting for the others", present, num_evaluators)
+        self.finish(INITIAL_VERSION)
 
     # --- the task -----------------------------------------------------------------------------------------------------
 
@@ -258,6 +282,9 @@ class Evaluator:
             await self._context.tell("monitor", Metrics("eval", "version", float(evaluation.version), values))
         except TransportError as error:
             logger.error("the monitor did not get the evaluation of version %d: %s", evaluation.version, error)
+        score = values.get("reward", values.get("greedy"))
+        if score is not None:
+            self._context.tell_soon(LEARNER, VersionEvaluated(evaluation.version, evaluation.step, score))
 
 
 def in_words(values: dict[str, float]) -> str:

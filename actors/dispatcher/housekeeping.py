@@ -68,7 +68,8 @@ class Housekeeping:
 
     def metrics(self) -> Metrics:
         wall_s = self._context.clock.time() - self._started_s
-        return Metrics("dispatcher", "wall_s", wall_s, gauges(self._training, self._placement))
+        values = gauges(self._training, self._placement) | self._evaluator.gauges()
+        return Metrics("dispatcher", "wall_s", wall_s, values)
 
     def report(self) -> None:
         self._context.tell_soon("monitor", self.metrics())

@@ -20,11 +20,17 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def export_checkpoint(
-    checkpoints: Path, target: Path, *, version: int | None = None, dtype: str | None = None, merge: bool = True
+    checkpoints: Path,
+    target: Path,
+    *,
+    version: int | None = None,
+    step: int | None = None,
+    dtype: str | None = None,
+    merge: bool = True,
 ) -> Path:
     """Copy a checkpoint's model and tokenizer to `target`, which must not exist yet; returns the checkpoint used.
 
-    version: of the weights; None takes the newest checkpoint. dtype: converts the weights; None keeps float32 masters.
+    version, step: see find_checkpoint. dtype: converts the weights; None keeps float32 masters.
     merge: False leaves adapters as they are (float32), a folder that PEFT and vLLM load beside their base.
     Raises ValueError naming the versions there are, or the damaged file of the checkpoint; OSError where `target`
     exists or cannot be made.
@@ -36,7 +42,7 @@ def export_checkpoint(
     above = next(parent for parent in target.absolute().parents if parent.exists())
     if not above.is_dir():
         raise NotADirectoryError(f"{target} cannot be made: {above} is a file; name a folder that does not exist yet")
-    source = _find(checkpoints, version)
+    source = find_checkpoint(checkpoints, version=version, step=step)
     _check(source)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.parent / f".{target.name}-{secrets.token_hex(4)}"
@@ -56,20 +62,27 @@ def export_checkpoint(
     return source
 
 
-def _find(checkpoints: Path, version: int | None) -> Path:
+def find_checkpoint(checkpoints: Path, *, version: int | None = None, step: int | None = None) -> Path:
+    """The one whose weights are that version, or of that step; without either the newest. Raises ValueError naming
+    those that there are."""
     folders = list_checkpoints(checkpoints)
     if not folders:
         raise ValueError(f"{checkpoints} holds no complete checkpoint; has the run reached its first one?")
-    if version is None:
+    if version is None and step is None:
         return folders[-1]
     infos = {folder: read_info(folder) for folder in folders}
-    exact = {info.version: folder for folder, info in infos.items() if info.version_step == info.step}
-    if version not in exact:
+    if version is not None:
+        what, wanted = "version", version
+        there = {info.version: folder for folder, info in infos.items() if info.version_step == info.step}
+    else:
+        what, wanted = "step", step
+        there = {info.step: folder for folder, info in infos.items()}
+    if wanted not in there:
         raise ValueError(
-            f"no checkpoint of {checkpoints} holds version {version}; there are versions {sorted(exact)} "
+            f"no checkpoint of {checkpoints} holds {what} {wanted}; there are {what}s {sorted(there)} "
             "(set learner.checkpoint_every_steps and checkpoint_keep_last to keep more)"
         )
-    return exact[version]
+    return there[wanted]
 
 
 def _check(checkpoint: Path) -> None:

@@ -150,7 +150,6 @@ async def replay(run: RecordedRun, recipe: Recipe, told: Callable[[ReplayedStep]
         bench.trainer.penalise(recipe.kl, await bench.reference())
     entries = run.entries(run.start.step + 1, run.step)
     groups = run.groups(entries)
-    _remember(recipe.advantage, recipe.penalties, run)
     last: ReplayedStep | None = None
     for entry in entries:
         intake = _take_in(entry, groups[entry.step], recipe.advantage, recipe.penalties, run.version_steps)
@@ -190,17 +189,6 @@ def _take_in(
             "trajectories/ and trained.jsonl of one run?"
         )
     return intake
-
-
-def _remember(advantage: Advantage, penalties: Mapping[str, RewardPenalty], run: RecordedRun) -> None:
-    """An advantage with a memory that no checkpoint gave back saw the rewards of every step before: so it does here."""
-    state = getattr(advantage, "state_dict", None)
-    if state is None or state() or not run.start.step:
-        return
-    entries = run.entries(1, run.start.step)
-    groups = run.groups(entries)
-    for entry in entries:
-        _take_in(entry, groups[entry.step], advantage, penalties, run.version_steps)
 
 
 def _check_reference(checkpoints: Path) -> None:

@@ -49,6 +49,10 @@ class ConsoleLine:
             if value is not None and not self._is_over(stream):
                 parts.append(f"{label} {value:.{digits}f}")
         parts += self._missing()
+        if dispatcher.get("evaluation/sessions", 0.0) > 0:
+            parts.append(
+                f"evaluated {dispatcher.get('evaluation/ended', 0):.0f}/{dispatcher['evaluation/sessions']:.0f}"
+            )
         if dispatcher.get("issued", 0.0) > 0:
             parts.append(f"sessions {dispatcher.get('running', 0):.0f} running {dispatcher.get('ready', 0):.0f} ready")
         return parts

@@ -40,6 +40,14 @@ def test_before_the_first_run_there_is_none(command: str, capsys: pytest.Capture
     assert "there is no run in runs here yet; headrace launch begins one" in capsys.readouterr().err
 
 
+def test_overrides_may_stand_before_and_behind_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "experiment=smoke", "--cfg", "job", "seed=7", "--resolve", "run.name=x"]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert (printed["seed"], printed["run"]["name"], printed["model"]["hidden_size"]) == (7, "x", 32)
+    assert main(["report", "a", "b"]) == 2
+    assert "unknown argument 'b'" in capsys.readouterr().err
+
+
 def test_multirun_composes_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["launch", "-m", "--cfg", "job", "seed=1,2"]) == 0
     assert [job["seed"] for job in yaml.safe_load_all(capsys.readouterr().out)] == [1, 2]

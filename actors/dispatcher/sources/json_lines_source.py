@@ -48,6 +48,10 @@ class JsonLinesSource:
         if index < 0:
             raise IndexError(f"a task index must be >= 0, got {index}")
         training, _ = self._split
+        if not training:
+            raise ValueError(
+                f"{self._path}: held_out_size={self._held_out_size} leaves none to train on of its prompts; lower it"
+            )
         epoch, place = divmod(index, len(training))
         return training[self._order(epoch)[place]]
 
@@ -82,10 +86,10 @@ class JsonLinesSource:
                 task = self._parse(line, number)
                 by_prompt.setdefault(prompt_fingerprint(task.prompt), []).append(task)
         ranked = sorted(by_prompt, key=lambda prompt: derived_seed(self._held_out_seed, prompt))
-        if len(ranked) <= self._held_out_size:
+        if len(ranked) < max(1, self._held_out_size):
             raise ValueError(
-                f"{self._path} holds {len(ranked)} distinct prompts; held_out_size={self._held_out_size} leaves none "
-                "to train on; lower it"
+                f"{self._path} holds {len(ranked)} distinct prompts, and held_out_size={self._held_out_size} asks for "
+                "more; lower it"
             )
         chosen = set(ranked[: self._held_out_size])
         training = [task for prompt, tasks in by_prompt.items() if prompt not in chosen for task in tasks]

@@ -157,9 +157,7 @@ class RlStage:
 
     def _step(self, sequences: list[TrainSequence], entry: TrainedStep, lr: float) -> StepReport:
         report = self._trainer.step(sequences, lr)
-        self._count(
-            replace(entry, loss=report.loss, grad_norm=report.grad_norm, num_updates=report.num_updates)
-        )
+        self._count(replace(entry, loss=report.loss, grad_norm=report.grad_norm, num_updates=report.num_updates))
         return report
 
     def _skip(self, entry: TrainedStep) -> None:

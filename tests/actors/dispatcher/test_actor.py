@@ -275,6 +275,56 @@ def test_an_evaluation_with_as_many_sessions_as_slots_does_not_hold_training_up(
     assert graded.count("eval") == 80, "both evaluations are whole"
 
 
+def test_a_run_that_only_evaluates_waits_for_its_evaluators_and_ends(peers: ModuleType, tasks: TaskSource) -> None:
+    """No learner, no version: nothing is trained, what evaluators begin with is evaluated once, and the run is over."""
+
+    class Evaluators(Actor):
+        pass
+
+    async def main() -> tuple[Any, Dispatcher, float]:
+        world = peers.World(session_s=lambda rng: 1.0)
+        evaluation = EvaluationSettings(num_prompts=3, samples=2, greedy=False, max_in_flight=64)
+        dispatcher = Dispatcher(
+            tasks=tasks, group_size=2, batch_sessions=4, evaluation=evaluation, only_evaluates=True, num_evaluators=2
+        )
+        runtime = Runtime(LoopbackNetwork())
+        await runtime.start()
+        for actor, name in (
+            (peers.Collector(world=world), "supervisor"),
+            (peers.Collector(world=world), "monitor"),
+            (peers.ScriptedParameterServer(world=world), "parameter_server"),
+            (peers.ScriptedGrader(world=world), "grader"),
+            (dispatcher, "dispatcher"),
+            (peers.ScriptedEnvironment(world=world, slots=4), "environment/0"),
+            (Evaluators(), "evaluator/0"),
+        ):
+            await runtime.add(actor, name)
+        clock = asyncio.get_running_loop()
+        await asyncio.sleep(100.0)
+        assert not [m for m in world.metrics if m.stream == "eval"], "one of its two evaluators is not there yet"
+        began_s = clock.time()
+        await runtime.add(Evaluators(), "evaluator/1")
+        await asyncio.wait_for(world.finished.wait(), 1000.0)
+        ended_s = clock.time() - began_s
+        await runtime.stop()
+        return world, dispatcher, ended_s
+
+    world, dispatcher, ended_s = run_virtual(main())
+    (evaluation,) = [m for m in world.metrics if m.stream == "eval"]
+    assert (evaluation.step, evaluation.values["reward"], evaluation.values["missing"]) == (0.0, 0.5, 0.0)
+    assert dispatcher.training.ledger.snapshot()["issued"] == 0
+    assert ended_s < 20.0
+    told = [m.values for m in world.metrics if m.stream == "dispatcher" and m.values["evaluation/sessions"]]
+    assert told
+    assert all(values["evaluation/sessions"] == 6 for values in told)
+
+
+def test_a_run_that_only_evaluates_needs_prompts(tasks: TaskSource) -> None:
+    for evaluation in (None, EvaluationSettings(num_prompts=0)):
+        with pytest.raises(ValueError, match=r"num_prompts must be >= 1, got 0; a run that only evaluates"):
+            Dispatcher(tasks=tasks, group_size=2, batch_sessions=4, evaluation=evaluation, only_evaluates=True)
+
+
 def test_training_never_waits_for_an_evaluation(peers: ModuleType, tasks: TaskSource) -> None:
     """Neither for evaluators that take minutes to get their version, nor for an evaluation that outlasts training:
     where slots are enough, the learner waits for batches exactly as long as without any evaluation."""
