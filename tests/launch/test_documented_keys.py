@@ -17,6 +17,7 @@ CHOICES = (
     ("learner/lora=default",),
     ("learner/critic=default",),
     ("launch=inprocess",),
+    ("dispatcher=evaluation", "topology=evaluation", "model=checkpoint", "model.run=runs/x"),
     ("generator/engine=vllm",),
     ("generator/engine=vllm_server", "weights=checkpoint", "generator.engine.url=http://127.0.0.1:8000"),
 )
