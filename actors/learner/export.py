@@ -68,14 +68,15 @@ def find_checkpoint(checkpoints: Path, *, version: int | None = None, step: int 
     folders = list_checkpoints(checkpoints)
     if not folders:
         raise ValueError(f"{checkpoints} holds no complete checkpoint; has the run reached its first one?")
-    if version is None and step is None:
+    wanted = step if version is None else version
+    if wanted is None:
         return folders[-1]
     infos = {folder: read_info(folder) for folder in folders}
     if version is not None:
-        what, wanted = "version", version
+        what = "version"
         there = {info.version: folder for folder, info in infos.items() if info.version_step == info.step}
     else:
-        what, wanted = "step", step
+        what = "step"
         there = {info.step: folder for folder, info in infos.items()}
     if wanted not in there:
         raise ValueError(

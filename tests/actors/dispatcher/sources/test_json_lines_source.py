@@ -52,6 +52,17 @@ def test_chat_prompts_and_no_answers(tmp_path: Path) -> None:
     assert source.task(7).answer is None
 
 
+def test_a_whole_file_may_be_held_out_for_an_evaluation(tmp_path: Path) -> None:
+    path = tmp_path / "test.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"p{i}", "answer": i}) + "\n" for i in range(5)))
+    source = JsonLinesSource(path=str(path), held_out_size=5)
+    assert sorted(task.answer or "" for task in source.held_out(5)) == ["0", "1", "2", "3", "4"]
+    with pytest.raises(ValueError, match="held_out_size=5 leaves none to train on"):
+        source.task(0)
+    with pytest.raises(ValueError, match="5 distinct prompts, and held_out_size=6 asks for more"):
+        JsonLinesSource(path=str(path), held_out_size=6).held_out(6)
+
+
 @pytest.mark.parametrize(
     ("text", "settings", "complaint"),
     [
