@@ -25,7 +25,7 @@ from headrace.actors.learner.intake import Intake, take_in
 from headrace.actors.learner.penalties import RewardPenalty
 from headrace.actors.learner.recipe import Recipe
 from headrace.actors.learner.threads import ComputeThreads
-from headrace.actors.learner.trained_log import TrainedLog, TrainedStep
+from headrace.actors.learner.trained_log import TrainedLog, TrainedStep, finite
 from headrace.actors.learner.versions import VersionLog
 from headrace.actors.session import Group
 from headrace.actors.session.recorded import read_trajectories
@@ -162,8 +162,8 @@ async def replay(run: RecordedRun, recipe: Recipe, told: Callable[[ReplayedStep]
                 intake.session_ids,
                 num_tokens=sum(sequence.num_trained for sequence in intake.sequences),
                 num_updates=report.num_updates,
-                loss=report.loss,
-                grad_norm=report.grad_norm,
+                loss=finite(report.loss),
+                grad_norm=finite(report.grad_norm),
             )
         last = ReplayedStep(entry, again)
         told(last)

@@ -42,7 +42,7 @@ class TrainedStep:
         if self.num_tokens:
             record |= {"oldest_version": self.oldest_version, "num_tokens": self.num_tokens}
             record |= {"num_updates": self.num_updates}
-            record |= {"loss": _finite(self.loss), "grad_norm": _finite(self.grad_norm)}
+            record |= {"loss": finite(self.loss), "grad_norm": finite(self.grad_norm)}
         return json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n"
 
     @classmethod
@@ -106,5 +106,6 @@ class TrainedLog:
             yield from (line for line in lines if line.endswith("\n"))
 
 
-def _finite(value: float | None) -> float | None:
+def finite(value: float | None) -> float | None:
+    """None for what is not."""
     return value if value is not None and math.isfinite(value) else None
