@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from headrace.launch.models import ScratchLlama
+
 HEADRACE = [sys.executable, "-m", "headrace.launch.cli"]
 
 
@@ -74,3 +76,25 @@ class TestEval:
         rest = launcher.communicate(timeout=60)[0]
         assert launcher.returncode == 130, rest
         assert "did not come to its end (interrupted)" in rest
+
+
+def greedy_tokens(result: dict[str, Any]) -> dict[str, list[int]]:
+    """By task."""
+    shards = Path(result["trajectories"]).glob("*.jsonl")
+    lines = [json.loads(line) for shard in shards for line in shard.read_text().splitlines()]
+    return {line["task_id"]: line["token_ids"] for line in lines if line["temperature"] == 0}
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_both_engines_give_the_same_greedy_answers(tmp_path: Path) -> None:
+    size = {"hidden_size": 64, "num_layers": 2, "num_heads": 2, "head_dim": 32, "intermediate_size": 64}
+    ScratchLlama(**size, max_positions=128, init_std=0.1).prepare(tmp_path / "model", seed=0)
+    given = ["model", "tasks=number_sorting", "inference.context_tokens=64", "sampling.max_tokens=16", "-q"]
+    few = ["evaluation.num_prompts=16", "evaluation.samples=1"]
+    torch, vllm = (
+        greedy_tokens(result_of(headrace("eval", *given, *few, f"evaluator/engine={engine}", place=tmp_path)))
+        for engine in ("torch", "vllm")
+    )
+    assert len(torch) == 16
+    assert vllm == torch
