@@ -31,7 +31,7 @@ from chaos_run.plan import Phase
 from chaos_run.progress import read_position
 from chaos_run.run import endings, run_id_of
 
-MAX_STEPS = 120
+MAX_STEPS = 180
 OVERRIDES = (
     "experiment=smoke",
     f"training.max_steps={MAX_STEPS}",
