@@ -50,7 +50,14 @@ def make_start(place: Path) -> Path:
     start = place / "start"
     if not start.exists():
         print("pre-training the start", flush=True)
-        run = launch(place, *TORCH, "training.max_steps=0", "evaluation=off", "run.name=start")
+        run = launch(
+            place,
+            *TORCH,
+            "training.max_steps=0",
+            "evaluation.num_prompts=0",
+            "learner.lr_schedule=constant",
+            "run.name=start",
+        )
         subprocess.run([*LAUNCH, "export", str(run), str(start)], check=True, capture_output=True)
     return start
 
