@@ -13,9 +13,10 @@ import torch
 from headrace.actors.learner.advantages import Advantage, BatchRewards
 from headrace.actors.learner.aggregation import Aggregation
 from headrace.actors.learner.corrections import Correction
+from headrace.actors.learner.credit import gae, vtrace
 from headrace.actors.learner.kl import KlPenalty
 from headrace.actors.learner.objectives import Objective, ObjectiveTerms, TrainedTokens
-from twins import advantages, aggregation, corrections
+from twins import advantages, aggregation, corrections, critic
 from twins.tokens import Token, Twin, gradient
 
 
@@ -103,6 +104,19 @@ def kl_differences(
     (slopes_N,) = torch.autograd.grad(values_N.sum(), tokens.logprobs_N)
     values, slopes = zip(*(twin(t.held, t.old) for sequence in sequences for t in sequence), strict=True)
     return difference(values_N.detach().numpy(), values), difference(slopes_N.numpy(), slopes)
+
+
+def credit_differences(rewards: Sequence[float], values: Sequence[float], ratios: Sequence[float]) -> dict[str, float]:
+    """By estimator, at the settings 0.99 and 0.95 that leave no factor out."""
+    settings = {"gamma": 0.99, "gae_lambda": 0.95}
+    rewards_T, values_T, ratios_T = (np.array(numbers, dtype=np.float64) for numbers in (rewards, values, ratios))
+    advantages_T, targets_T = vtrace(rewards_T, values_T, ratios_T, rho_bar=1.5, c_bar=1.2, **settings)
+    targets = critic.vtrace_targets(rewards, values, ratios, 0.99, 0.95, 1.5, 1.2)
+    return {
+        "gae": difference(gae(rewards_T, values_T, **settings), critic.gae(rewards, values, 0.99, 0.95)),
+        "vtrace targets": difference(targets_T, targets),
+        "vtrace advantages": difference(advantages_T, critic.vtrace_advantages(rewards, values, targets, 0.99)),
+    }
 
 
 def penalty_difference(ours: Callable[[int], float], twin: Callable[[int], float], lengths: Sequence[int]) -> float:

@@ -9,15 +9,16 @@ from twins.tokens import Token
 
 SPREADS = (1e-4, 0.02, 0.3, 2.0, 15.0)
 """of the log-ratios: from less than gspo's clip to past the clamp of ±20"""
+UNCLAMPED = SPREADS[:-1]
+"""for comparisons with what has no clamp"""
 
 
-def sequences(rng: np.random.Generator, num: int = 6) -> list[list[Token]]:
+def sequences(rng: np.random.Generator, num: int = 6, *, spreads: tuple[float, ...] = SPREADS) -> list[list[Token]]:
     """Each with one advantage, one spread, and tokens of several lags."""
-    return [_sequence(rng) for _ in range(num)]
+    return [_sequence(rng, float(rng.choice(spreads))) for _ in range(num)]
 
 
-def _sequence(rng: np.random.Generator) -> list[Token]:
-    spread = float(rng.choice(SPREADS))
+def _sequence(rng: np.random.Generator, spread: float) -> list[Token]:
     advantage = float(rng.choice([0.0, rng.normal(), rng.normal()]))
     tokens = []
     for _ in range(int(rng.integers(1, 12))):
@@ -37,6 +38,16 @@ def rewards(rng: np.random.Generator) -> advantages.Batch:
         ]
         for name in rng.choice(["easy", "hard", "other"], int(rng.integers(1, 7)))
     ]
+
+
+def episode(rng: np.random.Generator) -> tuple[list[float], list[float], list[float]]:
+    """Rewards, values and pi_old / mu of one sequence's tokens."""
+    num = int(rng.integers(1, 40))
+    return list(rng.normal(0, 1, num)), list(rng.normal(0, 1, num)), list(np.exp(rng.normal(0, 0.7, num)))
+
+
+def lengths(rng: np.random.Generator) -> list[int]:
+    return [int(length) for length in rng.integers(1, 60, 20)]
 
 
 def terms(rng: np.random.Generator) -> aggregation.Batch:

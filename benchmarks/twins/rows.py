@@ -21,11 +21,14 @@ from headrace.actors.learner.objectives import (
     Objective,
     Topr,
 )
+from headrace.actors.learner.penalties.length import concave
+from headrace.actors.learner.penalties.overlong import overlong
 from twins import advantages as advantage_twins
 from twins import aggregation as aggregation_twins
 from twins import corrections as correction_twins
 from twins import kl as kl_twins
 from twins import objectives as twins
+from twins import penalties as penalty_twins
 from twins.tokens import Twin
 
 OBJECTIVES: dict[str, tuple[Objective, Twin]] = {
@@ -80,3 +83,13 @@ KL: dict[str, tuple[KlPenalty, Callable[[float, float], tuple[float, float]]]] =
     "k2": (K2(coefficient=0.3), partial(kl_twins.k2, beta=0.3)),
     "k3": (K3(coefficient=0.3), partial(kl_twins.k3, beta=0.3)),
 }
+
+PENALTIES: dict[str, tuple[Callable[[int], float], Callable[[int], float]]] = {
+    "overlong": (
+        partial(overlong, max_tokens=40, margin_tokens=9),
+        partial(penalty_twins.overlong, maximum=40, margin=9),
+    ),
+    "length": (partial(concave, k=1e-3, q=0.5), partial(penalty_twins.concave, k=1e-3, q=0.5)),
+    "length at q = 1": (partial(concave, k=1e-3, q=1.0), partial(penalty_twins.concave, k=1e-3, q=1.0)),
+}
+"""of a number of tokens"""

@@ -27,9 +27,14 @@ class Overlong:
                 f"penalties.overlong.margin_tokens must be in [1, max_tokens={max_tokens}], got {margin_tokens}; null "
                 "is a fifth"
             )
-        self._free_tokens = max_tokens - margin_tokens
+        self._max_tokens = max_tokens
         self._margin_tokens = margin_tokens
 
     def __call__(self, trajectory: Trajectory) -> float:
-        over = trajectory.num_trained_tokens - self._free_tokens
-        return min(1.0, max(0.0, over / self._margin_tokens))
+        return overlong(trajectory.num_trained_tokens, self._max_tokens, self._margin_tokens)
+
+
+def overlong(num_tokens: int, max_tokens: int, margin_tokens: int) -> float:
+    """In [0, 1]."""
+    over = num_tokens - (max_tokens - margin_tokens)
+    return min(1.0, max(0.0, over / margin_tokens))
