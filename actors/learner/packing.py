@@ -1,9 +1,9 @@
 """How sequences become rows and rows become micro-batches. Pure planning plus the arrays of one micro-batch.
 
-A row holds whole sequences end to end; positions restart at each, and attention is causal inside a sequence and nowhere
-else (block-diagonal). With one sequence a row (`tokens_per_row=0`) rows are padded on the right, where causality alone
-hides the padding and no mask is built: quickest for sequences of similar length, as rows of one micro-batch have
-similar widths. Packed rows win where lengths differ widely and micro-batches are small.
+A row holds whole sequences end to end; positions restart at each, by which the model knows the borders: attention is
+causal inside a sequence and nowhere else (block-diagonal). With one sequence a row (`tokens_per_row=0`) rows are padded
+on the right, where causality alone hides the padding and no mask is built: quickest for sequences of similar length, as
+rows of one micro-batch have similar widths. Packed rows win where lengths differ widely and micro-batches are small.
 The last token of a sequence is never an input: nothing after it is predicted.
 """
 
@@ -41,7 +41,6 @@ class MicroBatch:
 
     input_ids_RL:    int64, 0 where nothing lies
     positions_RL:    int64, from 0 at each sequence's start, counting on over padding
-    segments_RL:     int64, number of the sequence within its row, −1 on padding; None where rows hold one each
     predictors_N:    int64, flat index (row · L + column) of the position whose output predicts the trained token
     targets_N:       int64, the trained token
     sequence_N:      int64, its sequence: an index into `members`
@@ -50,7 +49,6 @@ class MicroBatch:
 
     input_ids_RL: np.ndarray
     positions_RL: np.ndarray
-    segments_RL: np.ndarray | None
     predictors_N: np.ndarray
     targets_N: np.ndarray
     sequence_N: np.ndarray
@@ -98,7 +96,6 @@ def pack(sequences: Sequence[TrainSequence], rows: Sequence[Row]) -> MicroBatch:
     shape = (len(rows), width)
     input_ids_RL = np.zeros(shape, dtype=np.int64)
     positions_RL = np.zeros(shape, dtype=np.int64)
-    segments_RL = np.full(shape, -1, dtype=np.int64)
     members = tuple(i for row in rows for i in row)
     predictors: list[np.ndarray] = []
     targets: list[np.ndarray] = []
@@ -106,12 +103,11 @@ def pack(sequences: Sequence[TrainSequence], rows: Sequence[Row]) -> MicroBatch:
     owners: list[np.ndarray] = []
     for r, row in enumerate(rows):
         start = 0
-        for segment, i in enumerate(row):
+        for i in row:
             sequence = sequences[i]
             end = start + input_length(sequence)
             input_ids_RL[r, start:end] = sequence.token_ids[: end - start]
             positions_RL[r, start:] = np.arange(width - start)
-            segments_RL[r, start:end] = segment
             trained = np.flatnonzero(sequence.loss_mask)
             predictors.append(r * width + start + trained - 1)
             targets.append(sequence.token_ids[trained].astype(np.int64))
@@ -121,7 +117,6 @@ def pack(sequences: Sequence[TrainSequence], rows: Sequence[Row]) -> MicroBatch:
     return MicroBatch(
         input_ids_RL=input_ids_RL,
         positions_RL=positions_RL,
-        segments_RL=segments_RL if any(len(row) > 1 for row in rows) else None,
         predictors_N=np.concatenate(predictors),
         targets_N=np.concatenate(targets),
         sequence_N=np.concatenate(owners),

@@ -149,12 +149,12 @@ class Policy:
         self.holds.interrupt()
 
     def _hidden(self, micro_batch: MicroBatch) -> torch.Tensor:
-        mask = block_mask(micro_batch.segments_RL)
+        # No mask, and positions that begin anew at each sequence: transformers then makes each layer's own (causal,
+        # with a window where it has one, never across a border). One that is given would be every layer's.
         with self._precision():
             output = self._layers(
                 input_ids=self._tensor(micro_batch.input_ids_RL),
                 position_ids=self._tensor(micro_batch.positions_RL),
-                attention_mask=None if mask is None else mask.to(self.device),
                 use_cache=False,
             )
         hidden_RLH: torch.Tensor = output.last_hidden_state
@@ -199,12 +199,3 @@ class WithoutAdapters:
         """See Policy."""
         with self._adapters.disabled():
             return self._policy.token_logprobs(micro_batch, temperature_N)
-
-
-def block_mask(segments_RL: np.ndarray | None) -> torch.Tensor | None:
-    """bool[R, 1, L, L]: a position sees itself and earlier positions of its own segment. None for plain causal rows."""
-    if segments_RL is None:
-        return None
-    segments = torch.from_numpy(segments_RL)
-    same_RLL = segments[:, :, None] == segments[:, None, :]
-    return (same_RLL & torch.ones_like(same_RLL[0]).tril())[:, None]

@@ -7,9 +7,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MistralConfig,
+    Qwen2Config,
+    Qwen3MoeConfig,
+)
 
 from headrace.actors.learner.packing import input_length, pack, plan_micro_batches, plan_rows
-from headrace.actors.learner.policy import Policy, block_mask
+from headrace.actors.learner.policy import Policy
 from headrace.actors.learner.sequence import TrainSequence
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=30)
@@ -60,11 +68,39 @@ def test_packed_logprobs_equal_unpacked_ones(policy, make_sequence, tokens_per_r
         )
 
 
-def test_no_attention_crosses_a_border():
-    mask = block_mask(np.array([[0, 0, 1, 1, -1]]))
-    assert mask is not None
-    expected = np.array([[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 0, 1]])
-    assert (mask[0, 0].numpy() == expected.astype(bool)).all()
+SHAPE = {
+    **{"vocab_size": 90, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2},
+    **{"num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 64, "initializer_range": 0.3},
+    **{"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0},
+}
+WINDOW = 4
+ARCHITECTURES = {
+    "llama": lambda: LlamaConfig(**SHAPE),
+    "mistral": lambda: MistralConfig(**SHAPE, sliding_window=WINDOW),
+    "qwen2": lambda: Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1),
+    "gemma3": lambda: Gemma3TextConfig(
+        **SHAPE, sliding_window=WINDOW, query_pre_attn_scalar=16, layer_types=["sliding_attention", "full_attention"]
+    ),
+    "qwen3_moe": lambda: Qwen3MoeConfig(**SHAPE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=48),
+}
+
+
+@pytest.mark.parametrize("tokens_per_row", [0, 60])
+@pytest.mark.parametrize("name", list(ARCHITECTURES))
+def test_no_attention_crosses_a_border_nor_leaves_a_window(name, tokens_per_row, make_sequence):
+    """Packed rows longer than a model's sliding window: each layer has its own mask still."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(ARCHITECTURES[name](), dtype=torch.float32, attn_implementation="sdpa")
+    policy = Policy(model.eval())
+    sequences = [make_sequence(i, 4 + 4 * (i % 5)) for i in range(11)]
+    [rows] = plan_micro_batches(
+        [input_length(s) for s in sequences], tokens_per_row=tokens_per_row, tokens_per_micro_batch=10**6
+    )
+    micro = pack(sequences, rows)
+    logprobs_N = policy.token_logprobs(micro, torch.ones(len(micro.sequence_N))).detach().numpy()
+    for number, member in enumerate(micro.members):
+        alone = naive_logprobs(policy, sequences[member])
+        np.testing.assert_allclose(logprobs_N[micro.sequence_N == number], alone, atol=2e-5)
 
 
 def test_an_eos_that_is_also_the_padding_is_trained():
