@@ -1,4 +1,4 @@
-"""A run that is killed and resumed by the command line: nothing is lost or repeated; in sync mode nothing is changed."""
+"""A run that is killed and resumed by the command line: nothing is lost or repeated; in sync mode nothing changes."""
 
 from __future__ import annotations
 
