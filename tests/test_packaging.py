@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 FOLDERS = ("actors", "configs", "launch", "transport")
-SHIPPED = {".py", ".yaml", ".typed", ".j2"}
+SHIPPED = {".py", ".yaml", ".jsonl", ".typed", ".j2"}
 
 
 def tracked(repository: Path) -> list[Path]:

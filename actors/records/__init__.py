@@ -5,5 +5,6 @@ from headrace.actors.records.delimited import JsonLinesRecords, TextRecords
 from headrace.actors.records.hub import HubRecords
 from headrace.actors.records.parquet import ParquetRecords
 from headrace.actors.records.protocol import Paths, Records
+from headrace.actors.records.python import PythonRecords
 
-__all__ = ["HubRecords", "JsonLinesRecords", "ParquetRecords", "Paths", "Records", "TextRecords"]
+__all__ = ["HubRecords", "JsonLinesRecords", "ParquetRecords", "Paths", "PythonRecords", "Records", "TextRecords"]

@@ -2,7 +2,7 @@
 in a config."""
 
 from headrace.actors.dispatcher.sources.held_out_prompts import HeldOutPrompts
-from headrace.actors.dispatcher.sources.json_lines_source import JsonLinesSource
 from headrace.actors.dispatcher.sources.reasoning_gym_source import ReasoningGymSource
+from headrace.actors.dispatcher.sources.record_source import JsonLinesSource, RecordSource
 
-__all__ = ["HeldOutPrompts", "JsonLinesSource", "ReasoningGymSource"]
+__all__ = ["HeldOutPrompts", "JsonLinesSource", "ReasoningGymSource", "RecordSource"]

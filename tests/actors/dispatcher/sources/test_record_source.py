@@ -1,14 +1,16 @@
-"""Tasks from a file."""
+"""Tasks from records of every kind: one contract."""
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.actors.dispatcher.sources import JsonLinesSource
+from headrace.actors.dispatcher.sources import JsonLinesSource, RecordSource
+from headrace.actors.records import HubRecords, JsonLinesRecords, ParquetRecords, PythonRecords, Records
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def test_a_whole_file_may_be_held_out_for_an_evaluation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "settings", "complaint"),
     [
-        ("{", {}, r":1 is no JSON"),
+        ("{", {}, "line 1 is no JSON"),
         ('{"answer": 1}', {}, r"no field 'prompt'; it has \['answer'\]"),
         ('{"prompt": 3, "answer": 1}', {}, "a prompt is a text or a list"),
         ('{"prompt": "a", "answer": 1}', {"held_out_size": 1}, "leaves none to train on"),
@@ -86,3 +88,58 @@ def test_the_fingerprint_covers_the_content(problems: Path) -> None:
     assert before != JsonLinesSource(path=str(problems), seed=1).fingerprint()
     problems.write_text(problems.read_text() + json.dumps({"prompt": "new", "answer": 0}) + "\n")
     assert before != JsonLinesSource(path=str(problems)).fingerprint()
+
+
+ROWS = [
+    {"prompt": f"what is {n} + 1?", "answer": f"{n} and one make #### {n + 1}", "kind": "ab"[n % 2]} for n in range(9)
+]
+
+
+def rows(num: int) -> list[dict[str, Any]]:
+    return ROWS[:num]
+
+
+@pytest.fixture(params=["json lines", "parquet", "hub", "python"])
+def records(request: pytest.FixtureRequest, tmp_path: Path) -> Records:
+    """The same nine problems."""
+    if request.param == "json lines":
+        (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[:4]))
+        (tmp_path / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[4:]))
+        return JsonLinesRecords(str(tmp_path / "*.jsonl"))
+    if request.param == "python":
+        return PythonRecords(functools.partial(rows, 9))
+    if request.param == "parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "all.parquet", row_group_size=4)
+        return ParquetRecords(str(tmp_path / "all.parquet"))
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_list(ROWS).save_to_disk(str(tmp_path / "saved"))
+    return HubRecords(str(tmp_path / "saved"))
+
+
+def test_every_kind_gives_the_same_tasks(records: Records) -> None:
+    source = RecordSource(records=records, answer_after="####", class_field="kind", held_out_size=2)
+    held_out = source.held_out(2)
+    epoch = [source.task(index) for index in range(7)]
+    assert {task.prompt[0].content for task in [*epoch, *held_out]} == {row["prompt"] for row in ROWS}
+    assert all(task.answer == str(int(task.prompt[0].content.split()[2]) + 1) for task in epoch)
+    assert {task.source for task in epoch} == {"a", "b"}
+    assert sorted(task.task_id for task in epoch) == sorted(source.task(index).task_id for index in range(7, 14))
+    assert (
+        source.fingerprint()
+        == RecordSource(records=records, answer_after="####", class_field="kind", held_out_size=2).fingerprint()
+    )
+    assert source.fingerprint() != RecordSource(records=records, class_field="kind", held_out_size=2).fingerprint()
+
+
+def test_what_a_function_gives_wrongly_is_named() -> None:
+    source = RecordSource(records=PythonRecords(lambda: [{"prompt": "a", "answer": "b"}, ("c", "d")]))
+    with pytest.raises(ValueError, match=r"<lambda>, record 2 has no field 'prompt'; it has \('c', 'd'\)"):
+        source.task(0)
+    marked = RecordSource(records=PythonRecords(lambda: [{"prompt": "a", "answer": "b"}]), answer_after="####")
+    with pytest.raises(ValueError, match="its answer has no '####', got 'b'"):
+        marked.task(0)
+    with pytest.raises(ValueError, match="answer_after must be a mark in the answer_field"):
+        RecordSource(records=PythonRecords(lambda: []), answer_field=None, answer_after="####")
