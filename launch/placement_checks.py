@@ -125,7 +125,7 @@ def check_counts(processes: tuple[ProcessPlan, ...], config: Mapping[str, Any]) 
     if not counts.keys() & set(TRAINING_ROLES):
         return problems
     needed = list(EVALUATION_ROLES if evaluates_only(config) else NEEDED_ROLES)
-    if value_at(config, "evaluation.num_prompts"):
+    if value_at(config, "evaluation.num_prompts") and value_at(config, "evaluation.enabled") is not False:
         needed.append("evaluator")
     problems += [
         Problem(f"topology.nodes.*.actors.{role}.count", "0 in all", "1 or more", "give a node at least one")

@@ -20,12 +20,13 @@ from headrace.actors.session import Sampling, SessionSpec, Task, Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSettings:
-    """`num_prompts` 0 switches evaluation off. `samples` at `temperature` for each prompt, one `greedy` more;
+    """`enabled` False, or `num_prompts` 0: none is made. `samples` at `temperature` for each prompt, one `greedy` more;
     `pass_at`: each k of which pass@k is told, which needs k samples; None: 1, 2, 4, … up to `samples`. A sample with
     `pass_reward` or more has passed. `every_steps` optimizer steps; `role` serves them and holds one version meanwhile;
     `max_in_flight` environment slots at most; past `timeout_s` what is not graded counts as missing. `max_attempts` and
     `max_losses`: as in training; a session that meets either is missing."""
 
+    enabled: bool = True
     num_prompts: int = 64
     samples: int = 8
     temperature: float = 1.0
@@ -57,6 +58,10 @@ class EvaluationSettings:
                 f"evaluation.pass_at must be numbers from 1 to evaluation.samples ({self.samples}), got "
                 f"{list(self.pass_at or ())}; raise evaluation.samples, or leave it null"
             )
+
+    @property
+    def is_made(self) -> bool:
+        return self.enabled and self.num_prompts > 0
 
     @property
     def pass_ks(self) -> tuple[int, ...]:

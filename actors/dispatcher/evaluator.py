@@ -36,7 +36,7 @@ class Evaluator:
     """`settings` None, or zero prompts: no evaluation is ever made."""
 
     def __init__(self, settings: EvaluationSettings | None, *, seed: int, max_tokens: int) -> None:
-        self._settings = settings if settings is not None and settings.num_prompts > 0 else None
+        self._settings = settings if settings is not None and settings.is_made else None
         self._seed = seed
         self._max_tokens = max_tokens
         self._schedule = EvaluationSchedule(self._settings.every_steps if self._settings else 1)

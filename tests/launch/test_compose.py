@@ -59,6 +59,11 @@ def test_sync_is_composition_and_the_command_line_comes_last() -> None:
     assert resolved("mode=sync", "weights.every_steps=3")["weights"]["every_steps"] == 3
 
 
+def test_no_evaluation_is_none_whatever_the_experiment_says() -> None:
+    assert resolved("experiment=smoke")["evaluation"]["num_prompts"] > 0
+    assert resolved("experiment=smoke", "evaluation=off")["dispatcher"]["evaluation"]["enabled"] is False
+
+
 def test_engines_are_chosen_apart() -> None:
     config = resolved("experiment=quickstart", "generator/engine=torch", "evaluator/engine=vllm")
     assert config["generator"]["engine"]["_target_"].endswith("TorchEngine")

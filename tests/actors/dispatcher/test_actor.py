@@ -320,8 +320,8 @@ def test_a_run_that_only_evaluates_waits_for_its_evaluators_and_ends(peers: Modu
 
 
 def test_a_run_that_only_evaluates_needs_prompts(tasks: TaskSource) -> None:
-    for evaluation in (None, EvaluationSettings(num_prompts=0)):
-        with pytest.raises(ValueError, match=r"num_prompts must be >= 1, got 0; a run that only evaluates"):
+    for evaluation in (None, EvaluationSettings(num_prompts=0), EvaluationSettings(enabled=False)):
+        with pytest.raises(ValueError, match=r"num_prompts must be >= 1, got none; a run that only"):
             Dispatcher(tasks=tasks, group_size=2, batch_sessions=4, evaluation=evaluation, only_evaluates=True)
 
 
