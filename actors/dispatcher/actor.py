@@ -126,7 +126,7 @@ class Dispatcher(Actor):
         )
         check_at_least("num_evaluators", num_evaluators, 1)
         if only_evaluates and (evaluation is None or not evaluation.is_made):
-            raise ValueError("evaluation.num_prompts must be >= 1, got none; a run that only evaluates has nothing else")
+            raise ValueError("evaluation.num_prompts must be >= 1, got none; a run that only evaluates has no other")
         check_at_least("metrics_every_s", metrics_every_s, 0.01)
         check_at_least("session_timeout_s", session_timeout_s, 0.01)
         check_at_least("stall_log_s", stall_log_s, 0.01)
