@@ -64,8 +64,12 @@ def test_a_server_that_goes_and_comes_back(
 
     before = server.num_generated()
 
+    async def ask_for_ever(prompt: Any) -> None:
+        while True:  # however fast it answers, it is killed under a request
+            await bench.engine.generate(bench.request(prompt, 480))
+
     async def killed_under_requests() -> Any:
-        running = [asyncio.ensure_future(bench.engine.generate(bench.request(p, 480))) for p in prompts[:16]]
+        running = [asyncio.ensure_future(ask_for_ever(prompt)) for prompt in prompts[:16]]
         await until_generating(server, before)
         server.kill()
         return await asyncio.gather(*running, return_exceptions=True)
@@ -120,13 +124,18 @@ def test_keys_and_values_are_computed_anew_where_asked(
     bench = make_bench(engine, make_checkpoint_sender())
 
     async def update_while_running() -> Any:
+        """Requests one after the other, until the update has come: into the middle of the last one."""
         manifest = bench.stage(model_tensors(models["second"]))
         await bench.engine.stage_weights(manifest)
         before = server.num_generated()
-        running = asyncio.ensure_future(bench.engine.generate(bench.request(prompts[0], 400, seed=1)))
+        first = asyncio.ensure_future(bench.engine.generate(bench.request(prompts[0], 400, seed=1)))
         await until_generating(server, before)
-        await bench.engine.commit_weights(manifest)
-        return await running
+        committing = asyncio.ensure_future(bench.engine.commit_weights(manifest))
+        completion = await first
+        while not completion.versions.any():
+            completion = await bench.engine.generate(bench.request(prompts[0], 400, seed=1))
+        await committing
+        return completion
 
     completion = bench.run(update_while_running())
     boundary = int((completion.versions == 0).sum())
