@@ -29,6 +29,10 @@ class Records(Protocol):
         """A hash that changes with what is read: names, sizes, and the edges of each part."""
 
 
+class NoSuchFile(FileNotFoundError, ValueError):
+    """Says which path, and what to give."""
+
+
 def found_files(paths: Paths, key: str = "paths") -> list[str]:
     """The files that `paths` means, sorted, each once. Raises ValueError where one of them means none."""
     given = [paths] if isinstance(paths, str) else [str(path) for path in paths]
@@ -38,7 +42,7 @@ def found_files(paths: Paths, key: str = "paths") -> list[str]:
         if not files and Path(path).is_file():  # a name with brackets in it
             files = [path]
         if not files:
-            raise ValueError(f"{key} {path!r} cannot be read: no such file; give a file or a glob (**/*.jsonl)")
+            raise NoSuchFile(f"{key} {path!r} cannot be read: no such file; give a file or a glob (**/*.jsonl)")
         found.update(files)
     if not found:
         raise ValueError(f"{key} must name at least one file or glob, got none")

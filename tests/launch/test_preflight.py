@@ -91,7 +91,7 @@ class TestConfigurations:
         assert [p.key for p in problems] == ["tool.wieght"]
 
     def test_tasks_that_cannot_be_made(self, tmp_path: Path) -> None:
-        source = "headrace.actors.dispatcher.sources.json_lines_source.JsonLinesSource"
+        source = "headrace.actors.dispatcher.sources.JsonLinesSource"
         path = tmp_path / "tasks.jsonl"
         config = {
             "tasks": {"_target_": source, "path": str(path), "held_out_size": 1},
@@ -114,7 +114,7 @@ class TestConfigurations:
         """Else every session would end without a reward, and the run would wait for ever."""
         path = tmp_path / "tasks.jsonl"
         path.write_text('{"prompt": "1+1=", "answer": "2"}\n{"prompt": "1+2=", "answer": "3"}\n')
-        source = "headrace.actors.dispatcher.sources.json_lines_source.JsonLinesSource"
+        source = "headrace.actors.dispatcher.sources.JsonLinesSource"
         gym, exact = (
             {"_target_": f"headrace.actors.grader.{name}"}
             for name in ("reasoning_gym_grader.ReasoningGymGrading", "exact_match.ExactMatchGrading")
