@@ -58,15 +58,17 @@ class Composed:
         assert isinstance(plain, dict)
         return {str(key): value for key, value in plain.items()}
 
-    def origin(self, key: str) -> str:
-        """The key that a user sets for what stands at `key`."""
-        return _origin(OmegaConf.to_container(self.config, resolve=False), key)
+    def origins(self, keys: Sequence[str]) -> list[str]:
+        """The keys that a user sets for what stands at these."""
+        raw = OmegaConf.to_container(self.config, resolve=False)
+        return [_origin(raw, key) for key in keys]
 
     def at_origins(self, problems: Sequence[Problem]) -> list[Problem]:
         """The same problems by the keys that a user sets: `learner.weights_dtype` is an interpolation of
         `weights.dtype`, and so on. What is one problem then is there once."""
-        raw = OmegaConf.to_container(self.config, resolve=False)
-        return list(dict.fromkeys(replace(problem, key=_origin(raw, problem.key)) for problem in problems))
+        origins = self.origins([problem.key for problem in problems])
+        moved = (replace(problem, key=key) for problem, key in zip(problems, origins, strict=True))
+        return list(dict.fromkeys(moved))
 
 
 def _origin(raw: object, key: str) -> str:

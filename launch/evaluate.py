@@ -16,8 +16,9 @@ from typing import Any
 from headrace.launch.checks import value_at
 from headrace.launch.compose import CONFIG_NAME, Composed, compose_config, key_of
 from headrace.launch.job import EXIT_CODES, Outcome
+from headrace.launch.overrides import render_override
 from headrace.launch.problems import ConfigError
-from headrace.launch.resume import find_earlier
+from headrace.launch.resume import compose_again, find_earlier
 from headrace.launch.run_folder import read_config, write_json
 
 EVAL_FILE = "eval.json"
@@ -62,7 +63,7 @@ def compose_evaluation(
     if not (Path(target) / "config.yaml").is_file():
         if step is not None or version is not None:
             raise ValueError(f"{target} is no run folder (it has no config.yaml): --step and --version are for runs")
-        given = _ours(("model=path", f"model.path={_quoted(target)}", *OURS), overrides)
+        given = _ours(("model=path", render_override("model.path", target), *OURS), overrides)
         return compose_config([*given, *overrides], config_dirs=config_dirs, config_name=config_name), Subject(target)
     subject = _of_checkpoint(Path(target).resolve(), step, version)
     try:
@@ -71,18 +72,16 @@ def compose_evaluation(
         raise ConfigError([replace(problem, key="RUN") for problem in error.problems]) from error
     config = read_config(earlier.folder)
     settings = [f"inference.{key}={value_at(config, f'inference.{key}')}" for key in ("dtype", "context_tokens")]
-    weights = ["model=checkpoint", f"model.run={_quoted(str(earlier.folder))}", f"model.step={subject.step}"]
+    weights = ["model=checkpoint", render_override("model.run", str(earlier.folder)), f"model.step={subject.step}"]
     given = _ours((*weights, *settings, *OURS), overrides)
-    taken = {key_of(text) for text in (*given, *overrides)}
-    kept = [text for text in earlier.overrides if key_of(text) not in taken and not _is_of_training(key_of(text))]
-    return (
-        compose_config(
-            [*kept, *given, *overrides],
-            config_dirs=[*earlier.config_dirs, *(path for path in config_dirs if path not in earlier.config_dirs)],
-            config_name=earlier.config_name if config_name == CONFIG_NAME else config_name,
-        ),
-        subject,
+    composed = compose_again(
+        earlier,
+        [*given, *overrides],
+        config_dirs=config_dirs,
+        config_name=config_name,
+        keeps=lambda key: not _is_of_training(key),
     )
+    return composed, subject
 
 
 def _of_checkpoint(run: Path, step: int | None, version: int | None) -> Subject:
@@ -103,11 +102,6 @@ def _ours(texts: Sequence[str], overrides: Sequence[str]) -> list[str]:
 
 def _is_of_training(key: str) -> bool:
     return any(key == name or key.startswith((f"{name}.", f"{name}/")) for name in NOT_OF_A_RUN)
-
-
-def _quoted(text: str) -> str:
-    """A path as a value on Hydra's command line."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def write_evaluation(

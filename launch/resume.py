@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,11 +92,17 @@ def lives(folder: Path) -> list[Path]:
 
 
 def compose_again(
-    earlier: Earlier, overrides: Sequence[str], *, config_dirs: Sequence[Path] = (), config_name: str = CONFIG_NAME
+    earlier: Earlier,
+    overrides: Sequence[str],
+    *,
+    config_dirs: Sequence[Path] = (),
+    config_name: str = CONFIG_NAME,
+    keeps: Callable[[str], bool] = lambda key: True,
 ) -> Composed:
-    """The configuration of the earlier launch with `overrides` in place of those of its own that set the same key."""
+    """The configuration of the earlier launch with `overrides` in place of those of its own that set the same key.
+    keeps: whether an override of its own with that key is taken over at all."""
     given = {key_of(text) for text in overrides}
-    kept = [text for text in earlier.overrides if key_of(text) not in given]
+    kept = [text for text in earlier.overrides if (key := key_of(text)) not in given and keeps(key)]
     return compose_config(
         [*kept, *overrides],
         config_dirs=[*earlier.config_dirs, *(path for path in config_dirs if path not in earlier.config_dirs)],
@@ -221,11 +227,13 @@ def _put_back(folder: Path, life: Path) -> None:
 def _changes(composed: Composed, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """By the keys that a user sets."""
     ids = (value_at(before, "run.id"), value_at(now, "run.id"))
-    lines = [
-        f"{composed.origin(key)}: {shorten(was)} → {shorten(is_now)}"
-        for key, was, is_now in _differences(before, now)
-        if (was, is_now) != ids and key != "weights.auto_reason"
+    found = [
+        difference
+        for difference in _differences(before, now)
+        if difference[1:] != ids and difference[0] != "weights.auto_reason"
     ]
+    origins = composed.origins([key for key, _, _ in found])
+    lines = (f"{key}: {shorten(was)} → {shorten(is_)}" for key, (_, was, is_) in zip(origins, found, strict=True))
     return list(dict.fromkeys(lines))
 
 

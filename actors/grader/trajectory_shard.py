@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace.actors.session import ChatMessage, Trajectory
-
-_LOOK_BACK_BYTES = 1 << 16
+from headrace.transport.durable import cut_half_line
 
 
 def shard_path(trajectories_dir: Path, actor_name: str) -> Path:
@@ -83,8 +82,8 @@ class TrajectoryShard:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
+        cut_half_line(path)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        os.ftruncate(self._file, _end_of_whole_lines(self._file))
 
     def append(self, line: str) -> None:
         """Returns when the operating system has all of it."""
@@ -97,15 +96,3 @@ class TrajectoryShard:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-
-def _end_of_whole_lines(file: int) -> int:
-    """The offset behind the last newline; 0 where there is none."""
-    end = os.fstat(file).st_size
-    while end > 0:
-        start = max(0, end - _LOOK_BACK_BYTES)
-        found = os.pread(file, end - start, start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0

@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
+from headrace.transport.durable import cut_half_line
+
 
 class CheckpointScores:
     """A checkpoint has the score of the evaluations that came nearest behind it, before the next one: evaluations take
@@ -31,6 +33,7 @@ class CheckpointScores:
             return
         self._of_step[max(earlier)] = score
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        cut_half_line(self._path)
         with open(self._path, "a", encoding="utf-8") as lines:
             lines.write(json.dumps({"checkpoint": max(earlier), "step": step, "score": score}) + "\n")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from headrace.actors.messages import Metrics
+from headrace.transport.durable import cut_half_line
 
 _TAIL_BYTES = 1 << 16
 
@@ -43,20 +44,13 @@ def last_time_s(path: Path) -> float:
     return 0.0
 
 
-def _ends_whole(path: Path) -> bool:
-    with open(path, "rb") as file:
-        file.seek(-1, 2)
-        return file.read() == b"\n"
-
-
 class MetricsFile:
     """Appends; a restarted monitor goes on in the same file. Lines reach the disk at `flush`."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        cut_half_line(path)
         self._file: TextIO = open(path, "a", encoding="utf-8")  # noqa: SIM115 (open for the actor's life)
-        if self._file.tell() and not _ends_whole(path):  # half a line of one that was killed
-            self._file.write("\n")
 
     def write(self, record: Metrics, *, time_s: float) -> None:
         self._file.write(metrics_line(record, time_s=time_s) + "\n")

@@ -116,6 +116,8 @@ def test_a_score_goes_to_the_checkpoint_that_came_before_it(tmp_path: Path) -> N
         lines.write('{"checkpoint": 10, "sco')
     assert CheckpointScores(path).best([10, 20, 30]) == 20
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()[:2]] == [19, 20]
+    CheckpointScores(path).add(30, 0.9, checkpoints=[10, 20, 30])
+    assert CheckpointScores(path).best([10, 20, 30]) == 30, "nothing is joined to half a line"
 
 
 def test_every_random_generator_goes_on(tmp_path: Path) -> None:
