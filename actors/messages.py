@@ -208,6 +208,15 @@ class RunFinished:
     reason: str
 
 
+@message("run.stepped")
+@dataclass(frozen=True, slots=True)
+class LearnerStepped:
+    """learner → supervisor (tell, may be lost): optimizer step `step`, the first is 1, of `stage` is made."""
+
+    stage: str
+    step: int
+
+
 # --- weights --------------------------------------------------------------------------------------------------------
 
 

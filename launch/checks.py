@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from headrace.actors.generator.kv_policy import KV, PREFIX_CACHE
 from headrace.launch.problems import Problem, did_you_mean, listing, shorten
 from headrace.launch.start_order import DEFAULT_ORDER
 
@@ -175,6 +176,23 @@ def engines_sleep_in_sync_only(config: Mapping[str, Any]) -> list[Problem]:
     return [Problem(key, "True", allowed, f"use mode=sync, or leave {key} out") for key in asked]
 
 
+def known_kv_policy(config: Mapping[str, Any]) -> list[Problem]:
+    """Also where the engine caches no prefixes, and would not be told: another engine reads the same settings."""
+    problems = []
+    for name, allowed in (("kv", KV), ("prefix_cache", PREFIX_CACHE)):
+        value = value_at(config, f"weights.{name}")
+        if value is not None and value not in allowed:
+            fix = did_you_mean(str(value), allowed, f"leave weights.{name} out")
+            problems.append(Problem(f"weights.{name}", shorten(value), listing(allowed), fix))
+    for value in _numbers(config, "weights.prefix_cache_max_versions") or []:
+        if value < 1 or not isinstance(value, int):
+            fix = "use 8, for example"
+            problems.append(
+                Problem("weights.prefix_cache_max_versions", shorten(value), "an integer >= 1, or null", fix)
+            )
+    return problems
+
+
 RULES: tuple[Callable[[Mapping[str, Any]], list[Problem]], ...] = (
     whole_groups,
     publications_within_lag,
@@ -186,6 +204,7 @@ RULES: tuple[Callable[[Mapping[str, Any]], list[Problem]], ...] = (
     enough_held_out,
     launcher_names_roles,
     engines_sleep_in_sync_only,
+    known_kv_policy,
 )
 
 

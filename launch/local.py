@@ -33,9 +33,10 @@ Admit = Callable[[Sequence[ProcessPlan]], None]
 class LocalLauncher:
     """`restart`: roles whose processes are restarted when they end, null for all; any other loss fails the run. More
     than `max_restarts` on one node within `restart_window_s` fail it too, and so do `max_failed_starts` ends in a row
-    of a process that was not up. One that is not up after `start_timeout_s`, or gives no sign for `silence_s`, is
-    killed and counts as ended. One that leaves in mid-run (`headrace scale`) has `leave_timeout_s` for the work in its
-    hands. A handler that holds its event loop longer than `lag_warn_s` is named in the log.
+    of a process that was not up, and more than `max_restarts_without_step` of one while training does not get on. One
+    that is not up after `start_timeout_s`, or gives no sign for `silence_s`, is killed and counts as ended. One that
+    leaves in mid-run (`headrace scale`) has `leave_timeout_s` for the work in its hands. A handler that holds its event
+    loop longer than `lag_warn_s` is named in the log.
 
     With one node its supervisor lives in this process; with several, each has an agent process. What ran on a node
     whose agent is lost is placed on other nodes; the agent is started again, unless `restart_nodes` is false."""
@@ -48,6 +49,7 @@ class LocalLauncher:
         max_restarts: int = 10,
         restart_window_s: float = 60.0,
         max_failed_starts: int = 3,
+        max_restarts_without_step: int = 10,
         start_timeout_s: float = 600.0,
         drain_timeout_s: float = 6.0,
         stop_stagger_s: float = 0.5,
@@ -68,6 +70,7 @@ class LocalLauncher:
         self._settings = SupervisorSettings(
             restart_policy=policy,
             restart_nodes=restart_nodes,
+            max_restarts_without_step=max_restarts_without_step,
             drain_timeout_s=drain_timeout_s,
             stop_stagger_s=stop_stagger_s,
             leave_timeout_s=leave_timeout_s,

@@ -27,7 +27,14 @@ from headrace.launch.preflight_result import BUILDING, RESULT
 from headrace.launch.problems import Problem, shorten
 from headrace.launch.run_folder import read_config, write_json
 from headrace.launch.schema import check_targets, find_target
-from headrace.launch.surroundings import check_devices, check_folders, check_gpu, check_journal, check_models
+from headrace.launch.surroundings import (
+    check_devices,
+    check_folders,
+    check_gpu,
+    check_journal,
+    check_models,
+    check_shared_memory,
+)
 from headrace.launch.topology import count_actors, plan_topology, roles_of
 from headrace.transport import Actor
 
@@ -140,6 +147,7 @@ def main() -> None:
     problems = check_config(config, lambda key, target: write_json(result, {BUILDING: key, "given": repr(target)}))
     result.unlink(missing_ok=True)
     problems = problems or prepare_model(config, folder) or check_models(config, folder / "model")
+    problems = problems or check_shared_memory(config, folder / "model")
     fingerprint, found = (None, []) if problems else try_tasks(config)
     problems += found
     write_json(result, {"problems": [p.to_json() for p in problems], "data_hash": fingerprint})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.actors.messages import Accepted, RunFinished
+from headrace.actors.messages import Accepted, LearnerStepped, RunFinished
 from headrace.transport import Actor, handles
 
 NAME = "supervisor/0"
@@ -20,3 +20,7 @@ class RunEnd(Actor):
     async def finished(self, message: RunFinished) -> Accepted:
         self._on_finished(message.reason)
         return Accepted()
+
+    @handles(LearnerStepped)
+    async def learner_stepped(self, message: LearnerStepped) -> None:
+        """For who restarts processes; here the first loss is the end."""

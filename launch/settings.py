@@ -18,10 +18,12 @@ class SupervisorSettings:
     gives no sign for this long is killed, and then counts as any that ended; loaded machines stall for seconds.
     `leave_timeout_s`: what a process that leaves in mid-run has for the work in its hands; then it is stopped.
     `lag_warn_s`: a handler that holds its event loop longer is named in the log.
-    `restart_nodes`: whether the agent of a node that was lost is started again."""
+    `restart_nodes`: whether the agent of a node that was lost is started again. `max_restarts_without_step`: of one
+    process while training does not get on (stagnation.py); one more fails the run."""
 
     restart_policy: RestartPolicy
     restart_nodes: bool = True
+    max_restarts_without_step: int = 10
     drain_timeout_s: float = 6.0
     stop_stagger_s: float = 0.5
     leave_timeout_s: float = 60.0
@@ -33,6 +35,11 @@ class SupervisorSettings:
         for name in ("drain_timeout_s", "stop_stagger_s", "leave_timeout_s", "silence_s", "lag_warn_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"launch.{name} must be > 0 seconds, got {getattr(self, name)}")
+        if self.max_restarts_without_step < 0:
+            raise ValueError(
+                f"launch.max_restarts_without_step must be >= 0, got {self.max_restarts_without_step}; 0 fails the run "
+                "at the first loss"
+            )
         if self.silence_s < LEAST_SILENCE_S:
             raise ValueError(
                 f"launch.silence_s must be >= {LEAST_SILENCE_S:g} seconds, got {self.silence_s:g}: processes give a "

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from headrace.actors.messages import Accepted, RunFinished
+from headrace.actors.messages import Accepted, LearnerStepped, RunFinished
 from headrace.launch.ending_signals import outcome_of
 from headrace.launch.for_console import packages_of
 from headrace.launch.job import Job, Outcome
@@ -40,12 +40,15 @@ from headrace.launch.placement_checks import bonds_of
 from headrace.launch.run_nodes import RunNodes
 from headrace.launch.scaler import Life, Scaler
 from headrace.launch.settings import SupervisorSettings
+from headrace.launch.stagnation import Stagnation
 from headrace.launch.start_order import in_start_order
 from headrace.launch.supervisor_state import Escalate
 from headrace.launch.topology import ProcessPlan, devices_of
 from headrace.transport import Actor, Context, PeerUp, handles
 
 PROGRESS_S = 5.0
+LEARNER = "learner"
+"""who says how far training is; a run without one is not judged by that"""
 
 
 class Directory(Protocol):
@@ -102,6 +105,8 @@ class Supervisor(Actor):
             settings=settings,
             admit=admit,
         )
+        self._stagnation = Stagnation(settings.max_restarts_without_step)
+        self._trains = any(plan.role == LEARNER for plan in processes)
         self._logs = LogFollower(job.console, packages_of(job.config))
         self._lives: dict[str, _Life] = {}
         self._announced: dict[str, str] = {}  # actor → incarnation
@@ -165,6 +170,10 @@ class Supervisor(Actor):
         self.finish(Outcome("finished", message.reason))
         return Accepted()
 
+    @handles(LearnerStepped)
+    async def learner_stepped(self, message: LearnerStepped) -> None:
+        self._stagnation.stepped(message.stage, message.step)
+
     # --- who is there -----------------------------------------------------------------------------------------------
 
     @handles(ProcessStarted)
@@ -225,6 +234,9 @@ class Supervisor(Actor):
         elif message.next == "restart":
             again = f"it is started again in {message.restart_s:.1f} s (attempt {message.attempt})"
             self._console.say(f"{process} ended ({exit}); {again}")
+            in_vain = self._stagnation.restarted(process, exit) if self._trains else None
+            if in_vain is not None:
+                self._fail(in_vain)
         elif message.next == "escalate":
             self._fail(Escalate(process, message.reason, message.cause, message.last_lines))
         return Accepted()

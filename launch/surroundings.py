@@ -5,17 +5,23 @@ accelerator. Looks at the disk and, where a GPU is asked for, at torch; so it ru
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.launch.checks import ENGINE_ROLES, LOCAL_LAUNCHER, VLLM, value_at
+from headrace.actors.learner.weight_files import weight_bytes
+from headrace.launch.checks import ENGINE_ROLES, LOCAL_LAUNCHER, VLLM, evaluates_only, value_at
 from headrace.launch.models.soundness import context_positions
 from headrace.launch.numbers import leaves
 from headrace.launch.problems import Problem, shorten
 from headrace.launch.topology import ProcessPlan
+from headrace.transport.weights.manifest import ITEM_BYTES
+from headrace.transport.weights.segment import DIRECTORY
 
+IN_SHARED_MEMORY = ("shm", "stream")
+"""transports whose buffers are files in /dev/shm"""
 WRITTEN_FOLDERS = ("grader.trajectories_dir", "learner.checkpoints_dir", "monitor.run_dir", "model.cache_dir")
 WRITTEN_FILES = ("dispatcher.ledger_path", "learner.trained_path")
 
@@ -69,6 +75,25 @@ def check_models(config: Mapping[str, Any], folder: Path) -> list[Problem]:
         allowed = f"at most the model's {positions} positions"
         problems.append(Problem("inference.context_tokens", str(context), allowed, "lower it, or take another model"))
     return problems
+
+
+def check_shared_memory(config: Mapping[str, Any], folder: Path, shared: Path = DIRECTORY) -> list[Problem]:
+    """After the model was prepared in `folder`: there is room for the learner's staging buffers, which are made at the
+    first version, after minutes of loading and training."""
+    dtype, transport = value_at(config, "learner.weights_dtype"), _text(config, "learner.weights_transport")
+    buffers = value_at(config, "learner.weights_buffers") if value_at(config, "learner.weights_staging") else 1
+    adapters = value_at(config, "learner.lora") is not None  # small, upon weights that are sent once
+    if transport not in IN_SHARED_MEMORY or evaluates_only(config) or not isinstance(buffers, int):
+        return []
+    each = weight_bytes(folder, float_bytes=ITEM_BYTES["float32" if dtype is None else dtype])
+    needed, free = each * (1 if adapters else buffers), shutil.disk_usage(shared).free
+    if needed <= free:
+        return []
+    given = f"{buffers} buffers of {each:,} bytes"
+    fix = f"make {shared} larger (docker run --shm-size, mount -o remount,size=…), " + (
+        "set weights.dtype=bfloat16, or take weights=checkpoint" if dtype is None else "or take weights=checkpoint"
+    )
+    return [Problem("weights.num_buffers", given, f"what fits into the {free:,} bytes that {shared} has free", fix)]
 
 
 def _is_missing(path: object) -> bool:

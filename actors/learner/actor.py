@@ -46,6 +46,7 @@ from headrace.actors.messages import (
     Accepted,
     BatchTrained,
     LearnerResumed,
+    LearnerStepped,
     Metrics,
     TrainingFinished,
     VersionEvaluated,
@@ -63,7 +64,7 @@ from headrace.transport.weights import (
     check_min_mb_per_s,
     make_sender,
 )
-from headrace.transport.weights.carrier import SENDERS
+from headrace.transport.weights.carrier import SENDERS, check_bucket_bytes, check_num_buffers
 from headrace.transport.weights.collective import COLLECTIVE
 from headrace.transport.weights.collective.communicator import AUTO, BACKENDS
 from headrace.transport.weights.manifest import FLOAT_DTYPES
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MONITOR = "monitor"
+SUPERVISOR = "supervisor"
 ANSWER_TIMEOUT_S = 60.0
 
 
@@ -162,7 +164,6 @@ class Learner(WeightGroupRoot):
     ) -> None:
         for name, value, least in (
             ("weights_every_steps", weights_every_steps, 1),
-            ("weights_bucket_bytes", weights_bucket_bytes, 64),
             ("checkpoint_every_steps", checkpoint_every_steps, 0),
             ("logits_chunk_tokens", logits_chunk_tokens, 1),
             ("num_minibatches", num_minibatches, 1),
@@ -171,11 +172,9 @@ class Learner(WeightGroupRoot):
         ):
             if value < least:
                 raise ValueError(f"learner.{name} must be >= {least}, got {value}")
-        if weights_buffers < 2:
-            raise ValueError(
-                f"learner.weights_buffers must be >= 2, got {weights_buffers}; the newest version keeps one for "
-                "generators that join late, so that a single one would never become free"
-            )
+        check_bucket_bytes("learner.weights_bucket_bytes", weights_bucket_bytes)
+        # the newest version keeps one for generators that join late: a single one would never become free
+        check_num_buffers("learner.weights_buffers", weights_buffers, least=2)
         if weights_every_s is not None and not 0 < weights_every_s < float("inf"):
             raise ValueError(f"learner.weights_every_s must be > 0 seconds or null, got {weights_every_s}")
         for name, setting in (
@@ -418,7 +417,7 @@ class Learner(WeightGroupRoot):
             publisher=self._publisher,
             versions=self._versions,
             run=bench.run,
-            report=lambda step, figures: self._report("train", "step", step, figures),
+            report=lambda step, figures: self._report_step("train", step, figures),
             after_step=self._after_step,
             room=EnginesAsleep(self.context) if self._sleep_engines else None,
         )
@@ -459,7 +458,7 @@ class Learner(WeightGroupRoot):
             packing=self._packing,
             seed=self._seed,
             run=bench.run,
-            report=lambda step, figures: self._report(stage.name, "step", step, figures),
+            report=lambda step, figures: self._report_step(stage.name, step, figures),
         )
         logger.info("%s done after %d steps, held-out loss %.4f", stage.name, stage.steps, held_out_loss)
 
@@ -497,6 +496,10 @@ class Learner(WeightGroupRoot):
 
     async def _save(self, bench: Workbench) -> None:
         await bench.save(self._publisher.version, self._publisher.version_step)
+
+    def _report_step(self, stage: str, step: int, figures: dict[str, Any]) -> None:
+        self._report(stage, "step", step, figures)
+        self.context.tell_soon(SUPERVISOR, LearnerStepped(stage, step))
 
     def _report(self, stream: str, step_name: str, step: float, figures: dict[str, Any]) -> None:
         values = {name: float(value) for name, value in figures.items()}

@@ -18,7 +18,9 @@ from headrace.actors.relay.fetch import Fetch, FetchSettings, Figures
 from headrace.actors.relay.holdings import Holdings
 from headrace.transport import Actor, Context, DeadlineExceeded, PeerDown, handles
 from headrace.transport.weights import Manifest, same_weights
+from headrace.transport.weights.carrier import check_num_buffers
 from headrace.transport.weights.host_copies import HostCopies, HostCopy
+from headrace.transport.weights.manifest import check_layout
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +51,9 @@ class Relay(Actor):
     ) -> None:
         if full_every < 1:
             raise ValueError(f"relay.full_every must be >= 1 version, got {full_every}; 1 is whole versions only")
-        if num_buffers < 2:
-            raise ValueError(f"relay.num_buffers must be >= 2, got {num_buffers}: one comes while another is read")
+        check_num_buffers("relay.num_buffers", num_buffers, least=2)
+        if not 0 < buffer_timeout_s < float("inf"):
+            raise ValueError(f"relay.buffer_timeout_s must be > 0 seconds, got {buffer_timeout_s}")
         self._settings = FetchSettings(in_flight=buckets_in_flight, timeout_s=bucket_timeout_s, patience_s=patience_s)
         self._run_id = run_id
         self._delta = delta
@@ -88,6 +91,7 @@ class Relay(Actor):
         """Raises (at the asker) WeightsMismatch where the version is gone or damaged, DeadlineExceeded where no buffer
         became free, TransportError where the source is not reached."""
         manifest = message.manifest
+        check_layout(manifest)
         version = manifest.version
         self._holdings.need(message.reader, version)
         self._free()

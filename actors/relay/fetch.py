@@ -23,6 +23,8 @@ from headrace.transport.weights.delta import decode, runs_of
 logger = logging.getLogger(__name__)
 
 SOURCE = "parameter_server"
+MAX_IN_FLIGHT = 64
+"""buckets: a link is full with a few, and each is a message in memory"""
 _PAUSE_S = 0.2
 _MAX_DAMAGED = 5
 """of one bucket: a link that damages more than that damages all"""
@@ -38,8 +40,8 @@ class FetchSettings:
     patience_s: float = 120.0
 
     def __post_init__(self) -> None:
-        if self.in_flight < 1:
-            raise ValueError(f"in_flight must be >= 1 bucket, got {self.in_flight}")
+        if not 1 <= self.in_flight <= MAX_IN_FLIGHT:
+            raise ValueError(f"in_flight must be 1 to {MAX_IN_FLIGHT} buckets, got {self.in_flight}")
         for name in ("timeout_s", "patience_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be > 0 seconds, got {getattr(self, name)}")

@@ -20,7 +20,7 @@ _CASES = [
     *("E82", "E83", "E85", "E86", "E88", "E89", "E91", "E92"),
     *(f"W{number}" for number in range(1, 9)),
     "E94",
-    *(f"N{number}" for number in range(1, 8)),
+    *(f"N{number}" for number in range(1, 11)),
 ]
 
 

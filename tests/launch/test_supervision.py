@@ -142,6 +142,21 @@ class TestLosses:
         assert "worker-0 ended before it was up, 3 times in a row" in run.outcome["reason"]
         assert "the constructor's own words" in run.outcome["reason"]
 
+    @pytest.mark.parametrize("steps", [0, 1])
+    def test_a_failure_that_comes_back_each_time_ends_the_run_unless_it_gets_on(
+        self, steps: int, launch: Launch, tmp_path: Path
+    ) -> None:
+        """Each life is up, works for a while and ends as the one before, too seldom for a storm."""
+        learner = plugin("StepsAndEnds", folder=str(tmp_path), steps=steps, lives=4)
+        run = launch({"learner": learner}, one_node("learner"), max_restarts=100, max_restarts_without_step=2)
+        if steps:
+            assert run.end() == 0, run.output
+            assert run.outcome["restarts"] == {"learner-0": 4}
+        else:
+            assert run.end() == 1, run.output
+            assert "learner-0 ended 3 times without a training step in between" in run.outcome["reason"]
+            assert "no room for version 1" in run.outcome["reason"]
+
 
 @pytest.mark.parametrize("lines", [1000])
 def test_a_kill_loses_no_line(lines: int, launch: Launch, tmp_path: Path) -> None:

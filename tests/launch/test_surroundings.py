@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from headrace.launch.checks import VLLM
-from headrace.launch.surroundings import check_devices, check_folders, check_gpu, check_models
+from headrace.launch.surroundings import check_devices, check_folders, check_gpu, check_models, check_shared_memory
 from headrace.launch.topology import ProcessPlan
 
 
@@ -103,3 +107,40 @@ def test_engines_that_sleep_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatc
     assert check_gpu(asked("mine.Engine")) == []
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert check_gpu(asked(VLLM)) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "needed"),
+    [
+        ({}, 2 * 4 * 250_000 + 2 * 8),
+        ({"weights_dtype": "bfloat16"}, 2 * 2 * 250_000 + 2 * 8),
+        ({"weights_buffers": 5}, 5 * 4 * 250_000 + 5 * 8),
+        ({"weights_staging": False}, 4 * 250_000 + 8),
+        ({"lora": {"rank": 8}}, 4 * 250_000 + 8),
+        ({"weights_transport": "checkpoint"}, 0),
+    ],
+)
+def test_room_for_the_staging_buffers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], needed: int
+) -> None:
+    save_file(
+        {"a": torch.zeros(500, 500, dtype=torch.float16), "b": torch.zeros(1, dtype=torch.int64)},
+        tmp_path / "x.safetensors",
+    )
+    learner = {
+        "weights_transport": "shm",
+        "weights_buffers": 2,
+        "weights_staging": True,
+        "weights_dtype": None,
+        **settings,
+    }
+
+    def problems(free: int) -> list[str]:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+        return [str(problem) for problem in check_shared_memory({"learner": learner}, tmp_path, tmp_path)]
+
+    assert problems(needed) == []
+    if needed:
+        (problem,) = problems(needed - 1)
+        assert "weights.num_buffers" in problem
+        assert f"the {needed - 1:,} bytes that {tmp_path} has free" in problem

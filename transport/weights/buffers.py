@@ -33,7 +33,8 @@ class _Place(Generic[B]):
 
 
 class BufferPool(Generic[B]):
-    """`make(nbytes)` makes a buffer, at the first need of each of the `num_buffers`, and where a model outgrew one."""
+    """`make(nbytes)` makes a buffer: all `num_buffers` at the first need, so that memory for them is there or is
+    missed at once and not in mid-run, and each again where a model outgrew it or somebody took it away."""
 
     def __init__(self, num_buffers: int, make: Callable[[int], B]) -> None:
         self._num_buffers = num_buffers
@@ -52,7 +53,8 @@ class BufferPool(Generic[B]):
     @contextmanager
     def filling(self, nbytes: int, version: int) -> Iterator[B | None]:
         """A free buffer of at least `nbytes`, None where all are in use. When the block ends it holds `version`; where
-        it raises, nothing. Raises ValueError where `version` is not a newer one, or the pool is closed."""
+        it raises, nothing. Raises ValueError where `version` is not a newer one, or the pool is closed, and what
+        `make` raises."""
         with self._lock:
             place = self._take(nbytes, version)
         if place is None:
@@ -87,16 +89,15 @@ class BufferPool(Generic[B]):
         for place in [place for place in free if not place.buffer.is_there()]:
             self._drop(place)
             free.remove(place)
-        fitting = [place for place in free if place.buffer.capacity_bytes >= nbytes]
-        if fitting:
-            place = fitting[0]
-        elif len(self._places) < self._num_buffers or free:
-            if len(self._places) == self._num_buffers:
-                self._drop(free[0])
-            place = _Place(self._make(nbytes))
-            self._places.append(place)
-        else:
+        for place in [place for place in free if place.buffer.capacity_bytes < nbytes]:
+            self._drop(place)
+            free.remove(place)
+        while len(self._places) < self._num_buffers:
+            free.append(_Place(self._make(nbytes)))
+            self._places.append(free[-1])
+        if not free:
             return None
+        place = free[0]
         place.filling = True
         return place
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.transport.weights.manifest import Manifest, WeightsMismatch
+from headrace.transport.weights.manifest import Manifest, WeightsMismatch, check_layout
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +37,12 @@ RECEIVERS = {
     "checkpoint": "headrace.transport.weights.checkpoint:CheckpointReceiver",
     "ipc": "headrace.transport.weights.ipc:IpcReceiver",
 }
+ALIGNMENT_BYTES = 64
+"""of each tensor in the flat buffer"""
+MAX_BUCKET_BYTES = 16 << 30
+"""a message, and two of them are in memory at a time"""
+MAX_BUFFERS = 64
+"""each as large as the model"""
 ON_DEVICE = frozenset({"ipc"})
 """Transports that only a process on the GPU can open."""
 
@@ -60,10 +66,23 @@ class SenderSettings:
     node: str = ""
 
     def __post_init__(self) -> None:
-        if self.num_buffers < 1:
-            raise ValueError(
-                f"weights.num_buffers must be >= 1, got {self.num_buffers}; 2 lets staging and reading overlap"
-            )
+        check_num_buffers("weights.num_buffers", self.num_buffers, least=1)
+        check_bucket_bytes("weights.bucket_bytes", self.bucket_bytes)
+
+
+def check_bucket_bytes(name: str, value: int) -> None:
+    """Raise ValueError where buckets of that size cannot be made."""
+    if not isinstance(value, int) or not ALIGNMENT_BYTES <= value <= MAX_BUCKET_BYTES:
+        raise ValueError(f"{name} must be an integer from {ALIGNMENT_BYTES} to {MAX_BUCKET_BYTES}, got {value!r}")
+
+
+def check_num_buffers(name: str, value: int, *, least: int) -> None:
+    """Raise ValueError where that is no number of buffers, each as large as the model."""
+    if not isinstance(value, int) or not least <= value <= MAX_BUFFERS:
+        raise ValueError(
+            f"{name} must be an integer from {least} to {MAX_BUFFERS}, got {value!r}; 2 let one be filled while "
+            "another is read"
+        )
 
 
 class StagedVersion(Protocol):
@@ -120,7 +139,9 @@ def make_sender(transport: str, settings: SenderSettings) -> WeightSender:
 
 
 def open_weights(manifest: Manifest) -> WeightReceiver:
-    """The receiver for a manifest's transport. Raises WeightsMismatch where the bytes are not there."""
+    """The receiver for a manifest's transport. Raises WeightsMismatch where the bytes are not there, or the manifest
+    contradicts itself."""
+    check_layout(manifest)
     cls = _lookup(RECEIVERS, manifest.transport)
     receiver: WeightReceiver = cls(manifest)
     return receiver

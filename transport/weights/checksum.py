@@ -1,4 +1,8 @@
-"""xxh3-64 over buckets of a flat buffer: a corrupted byte is found before a version is served."""
+"""xxh3-64 over buckets of a flat buffer: a corrupted byte is found before a version is served.
+
+What no checksum finds is a byte that changes between `verify` and the engine's load (a stray writer, failing memory):
+for that there is the probe, which asks the engine what it serves after each update and raises an alarm.
+"""
 
 from __future__ import annotations
 

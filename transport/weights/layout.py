@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from headrace.transport.weights.carrier import ALIGNMENT_BYTES, check_bucket_bytes
 from headrace.transport.weights.manifest import FLOAT_DTYPES, Bucket, Expected, Manifest, TensorSpec
 from headrace.transport.weights.parallel_copy import Pair, copy_each
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-ALIGNMENT_BYTES = 64
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name)
     for name in (
@@ -94,8 +94,7 @@ def build_layout(tensors: Mapping[str, Tensor], *, dtype: str | None = None, buc
     """Lay out tensors in the order given. `dtype` converts tensors of FLOAT_DTYPES only; None keeps each one's own."""
     if dtype is not None and dtype not in FLOAT_DTYPES:
         raise ValueError(f"weights dtype must be one of {sorted(FLOAT_DTYPES)} or None, got {dtype!r}")
-    if bucket_bytes < ALIGNMENT_BYTES:
-        raise ValueError(f"bucket_bytes must be >= {ALIGNMENT_BYTES}, got {bucket_bytes}")
+    check_bucket_bytes("bucket_bytes", bucket_bytes)
     specs: list[TensorSpec] = []
     tied: dict[str, str] = {}
     owners: dict[tuple[object, ...], str] = {}

@@ -6,10 +6,13 @@ checksums before the version is served. Plain data: a manifest travels inside a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MIN_MB_PER_S = 1e-3
+MAX_SHOWN = 20
+"""problems in one message"""
 FLOAT_DTYPES = frozenset({"float64", "float32", "float16", "bfloat16"})
 """What may be converted into one another. The float8 kinds travel, but as they are: without their scales their values
 mean nothing, so that a conversion would be wrong in silence."""
@@ -120,6 +123,45 @@ class Expected:
     dtype: str
 
 
+def check_layout(manifest: Manifest) -> None:
+    """Raise WeightsMismatch with all that contradicts itself: what reads by such a manifest would read, or write,
+    where it should not. Called wherever one that came from another process is opened."""
+    problems = [] if manifest.nbytes >= 0 else [f"{manifest.nbytes} bytes in all"]
+    end = 0
+    for spec in manifest.tensors:
+        if spec.dtype not in ITEM_BYTES:
+            problems.append(f"{spec.name}: dtype {spec.dtype} is none of {', '.join(sorted(ITEM_BYTES))}")
+        elif min(spec.shape, default=0) < 0 or spec.nbytes != math.prod(spec.shape) * ITEM_BYTES[spec.dtype]:
+            problems.append(f"{spec.name}: {spec.nbytes} bytes are not {spec.dtype}{list(spec.shape)}")
+        if not end <= spec.offset <= manifest.nbytes - spec.nbytes:
+            problems.append(
+                f"{spec.name}: bytes [{spec.offset}, {spec.offset + spec.nbytes}) do not lie between {end}, where the "
+                f"tensor before it ends, and the end, {manifest.nbytes}"
+            )
+        end = max(end, spec.offset + spec.nbytes)
+    names = {spec.name for spec in manifest.tensors}
+    if len(names) < len(manifest.tensors):
+        problems.append("two tensors have one name")
+    problems += [f"{name}: tied to {to}, which is not sent" for name, to in manifest.tied.items() if to not in names]
+    problems += [f"{name}: tied, and sent too" for name in sorted(names & manifest.tied.keys())]
+    end = 0
+    for index, bucket in enumerate(manifest.buckets):
+        if bucket.offset != end or bucket.nbytes < 0:
+            problems.append(
+                f"bucket {index} is {bucket.nbytes} bytes from {bucket.offset}, the one before ends at {end}"
+            )
+        end = bucket.offset + bucket.nbytes
+    if end != manifest.nbytes:
+        problems.append(f"the buckets end at {end}, the bytes at {manifest.nbytes}")
+    if problems:
+        raise WeightsMismatch(
+            f"the manifest of version {manifest.version} contradicts itself ({len(problems)} times): "
+            f"{_listed(problems)}"
+        )
+    if manifest.adapter is not None and manifest.adapter.base is not None:
+        check_layout(manifest.adapter.base)
+
+
 def check_expected(manifest: Manifest, expected: Mapping[str, Expected], *, cast_floats: bool = False) -> None:
     """Raise WeightsMismatch with all that differs between what is sent and what the receiver has.
 
@@ -138,8 +180,12 @@ def check_expected(manifest: Manifest, expected: Mapping[str, Expected], *, cast
         if spec.dtype != want.dtype and not castable:
             problems.append(f"{name}: dtype {spec.dtype} sent, {want.dtype} expected")
     if problems:
-        shown = "; ".join(problems[:20]) + (f"; … {len(problems) - 20} more" if len(problems) > 20 else "")
         raise WeightsMismatch(
-            f"version {manifest.version} does not fit the receiver's model ({len(problems)} differences): {shown}. "
-            "The learner and the engine must load the same architecture"
+            f"version {manifest.version} does not fit the receiver's model ({len(problems)} differences): "
+            f"{_listed(problems)}. The learner and the engine must load the same architecture"
         )
+
+
+def _listed(problems: Sequence[str]) -> str:
+    more = f"; … {len(problems) - MAX_SHOWN} more" if len(problems) > MAX_SHOWN else ""
+    return "; ".join(problems[:MAX_SHOWN]) + more

@@ -55,7 +55,7 @@ class Segment:
             raise OSError(
                 error.errno,
                 f"no room for {size} bytes of weights in {path.parent} ({error.strerror}); "
-                "make it larger or set weights.num_buffers=1",
+                "make it larger, or set weights.dtype=bfloat16 or weights.staging=false",
             ) from error
         finally:
             os.close(descriptor)
@@ -84,8 +84,8 @@ class SegmentFiles:
     removed with the first; segments of other names are never touched."""
 
     def __init__(self, run_id: str, directory: Path) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", run_id):
-            raise ValueError(f"run_id must be 1 to 100 letters, digits, '.', '_' or '-', got {run_id!r}")
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", run_id):
+            raise ValueError(f"run_id must be a letter or digit and up to 99 more, '.', '_' or '-', got {run_id!r}")
         self._prefix = f"headrace-{run_id}-weights-"
         self._directory = Path(directory)
         self._incarnation = secrets.token_hex(4)

@@ -27,16 +27,18 @@ def values_and_gradients(function, tensors, trained, grad_N, **options):
     return [logprobs_N.detach(), *(tensor.grad.clone() for tensor in trained)]
 
 
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-13), (torch.float32, 1e-4)])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("chunk_tokens", [1, 4, N, 100])
-def test_values_and_gradients_are_those_of_the_plain_form(chunk_tokens, bias):
-    tensors = inputs(torch.float32, bias=bias)
+def test_values_and_gradients_are_those_of_the_plain_form(chunk_tokens, bias, dtype, bound):
+    """What sums in another order differs by rounding: more on one CPU than on another."""
+    tensors = inputs(dtype, bias=bias)
     trained = [tensor for tensor in tensors[:3] if tensor is not None]
-    grad_N = torch.randn(N)
+    grad_N = torch.randn(N, dtype=dtype)
     ours = values_and_gradients(token_logprobs, tensors, trained, grad_N, chunk_tokens=chunk_tokens)
     plain = values_and_gradients(plain_token_logprobs, tensors, trained, grad_N)
     for a, b in zip(ours, plain, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-6, atol=2e-6)
+        torch.testing.assert_close(a, b, rtol=bound, atol=bound)
 
 
 def test_gradients_are_those_of_finite_differences():

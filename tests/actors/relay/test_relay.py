@@ -431,7 +431,7 @@ def test_nothing_is_left_in_shared_memory(play: Any) -> None:
     async def body(world: Any) -> None:
         await world.start_and_serve()
         worlds.append(world)
-        assert len(world.segments()) == 3
+        assert len(world.segments()) == 5  # of the learner three, of the relay two
 
     play(body)
     assert worlds[0].segments() == []
@@ -441,8 +441,11 @@ def test_nothing_is_left_in_shared_memory(play: Any) -> None:
     ("options", "words"),
     [
         ({"full_every": 0}, "relay.full_every must be >= 1"),
-        ({"num_buffers": 1}, "relay.num_buffers must be >= 2"),
-        ({"buckets_in_flight": 0}, "in_flight must be >= 1"),
+        ({"num_buffers": 1}, "relay.num_buffers must be an integer from 2 to 64"),
+        ({"num_buffers": 10**6}, "relay.num_buffers must be an integer from 2 to 64"),
+        ({"buckets_in_flight": 0}, "in_flight must be 1 to 64"),
+        ({"buckets_in_flight": 10**6}, "in_flight must be 1 to 64"),
+        ({"buffer_timeout_s": 0}, "relay.buffer_timeout_s must be > 0"),
         ({"patience_s": 0}, "patience_s must be > 0"),
     ],
 )

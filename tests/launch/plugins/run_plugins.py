@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.actors.messages import Accepted, RunFinished
+from headrace.actors.messages import Accepted, LearnerStepped, RunFinished
 from headrace.transport import Actor, Context, PeerLost, handles, message
 
 _GRANDCHILD = "import time; time.sleep(600)"
@@ -96,6 +96,27 @@ class RaisesLater(Actor):
             await asyncio.sleep(0.05)
             gc.collect()
         raise ZeroDivisionError("the background task's own words")
+
+
+class StepsAndEnds(Idle):
+    """As a learner: `lives` lives of `steps` training steps, which end in the same failure each; then it is done."""
+
+    def __init__(self, *, folder: str, steps: int, lives: int) -> None:
+        super().__init__(folder=folder)
+        self._steps, self._lives = steps, lives
+
+    async def on_start(self, context: Context) -> None:
+        self._mark()
+        context.spawn(self._live(context), "live")
+
+    async def _live(self, context: Context) -> None:
+        life = len(list(self._folder.glob("mark-*")))
+        for step in range(self._steps):
+            await context.tell("supervisor", LearnerStepped("train", life * self._steps + step))
+        if life > self._lives:
+            await context.ask("supervisor", RunFinished("done"), timeout_s=30)
+        else:
+            raise OSError("no room for version 1")
 
 
 class DiesOnce(Idle):

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.transport.weights import Expected, Manifest, WeightsMismatch, check_expected
+from headrace.transport.weights import (
+    Adapter,
+    Expected,
+    Manifest,
+    SenderSettings,
+    WeightsMismatch,
+    check_expected,
+    open_weights,
+)
+from headrace.transport.weights.carrier import RECEIVERS
 from headrace.transport.weights.layout import (
     ALIGNMENT_BYTES,
     DTYPES,
@@ -18,6 +30,7 @@ from headrace.transport.weights.layout import (
     model_tensors,
     unflatten,
 )
+from headrace.transport.weights.manifest import check_layout
 
 torch.set_num_threads(1)
 
@@ -179,3 +192,62 @@ def test_any_set_of_tensors_comes_back(shapes: list[list[int]], dtypes: list[str
     for name, tensor in tensors.items():
         assert back[name].dtype == tensor.dtype
         assert torch.equal(back[name], tensor)
+
+
+def two_tensors() -> Manifest:
+    return manifest_of({"a": torch.zeros(40), "b": torch.zeros(3, 5, dtype=torch.bfloat16)}, bucket_bytes=64)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(list(DTYPES)), st.lists(st.integers(0, 5), max_size=3)), max_size=6))
+def test_what_a_sender_lays_out_does_not_contradict_itself(kinds: list[tuple[str, list[int]]]) -> None:
+    tensors = {f"t{i}": torch.zeros(shape).to(DTYPES[dtype]) for i, (dtype, shape) in enumerate(kinds)}
+    check_layout(manifest_of(tensors, bucket_bytes=64))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"nbytes": -1}, "-1 bytes in all"),
+        ({"nbytes": 10**12}, "the buckets end at 222, the bytes at 1000000000000"),
+        ({"tensors": {0: {"nbytes": 320}}}, r"a: 320 bytes are not float32\[40\]"),
+        ({"tensors": {0: {"shape": (-40,)}}}, r"a: 160 bytes are not float32\[-40\]"),
+        ({"tensors": {0: {"shape": (-8, -5)}}}, r"a: 160 bytes are not float32\[-8, -5\]"),
+        ({"tensors": {0: {"offset": -64}}}, r"a: bytes \[-64, 96\) do not lie between 0"),
+        ({"tensors": {1: {"offset": 64}}}, r"b: bytes \[64, 94\) do not lie between 160"),
+        ({"tensors": {1: {"offset": 256}}}, r"b: bytes \[256, 286\) do not lie between 160.*and the end, 222"),
+        ({"tensors": {1: {"dtype": "int4"}}}, "b: dtype int4 is none of bfloat16"),
+        ({"tensors": {1: {"name": "a"}}}, "two tensors have one name"),
+        ({"tied": {"c": "d"}}, "c: tied to d, which is not sent"),
+        ({"tied": {"a": "b"}}, "a: tied, and sent too"),
+        ({"buckets": {0: {"nbytes": 32}}}, "bucket 1 is 64 bytes from 64, the one before ends at 32"),
+        ({"buckets": {3: {"nbytes": 3000}}}, "the buckets end at 3192, the bytes at 222"),
+        ({"buckets": {3: {"nbytes": -30}}}, "bucket 3 is -30 bytes"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(changes: dict[str, Any], words: str) -> None:
+    manifest = two_tensors()
+    check_layout(manifest)
+    for field, change in changes.items():
+        if field in ("tensors", "buckets"):
+            entries = getattr(manifest, field)
+            change = tuple(replace(entry, **change.get(i, {})) for i, entry in enumerate(entries))
+        manifest = replace(manifest, **{field: change})
+    for transport in RECEIVERS:
+        with pytest.raises(WeightsMismatch, match=words):
+            open_weights(replace(manifest, transport=transport))
+    above = replace(two_tensors(), adapter=Adapter(8, 16.0, ("m",), manifest))
+    with pytest.raises(WeightsMismatch, match=words):
+        check_layout(above)
+
+
+@pytest.mark.parametrize("value", [0, 63, 2**63 - 1, 64.0])
+def test_buckets_that_cannot_be_made_are_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"weights\.bucket_bytes must be an integer from 64 to"):
+        SenderSettings(run_id="x", bucket_bytes=value)
+
+
+@pytest.mark.parametrize("value", [0, 65, 2.5])
+def test_a_number_of_buffers_that_cannot_be_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"weights\.num_buffers must be an integer from 1 to 64"):
+        SenderSettings(run_id="x", num_buffers=value)

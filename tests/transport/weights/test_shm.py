@@ -156,13 +156,28 @@ def test_versions_only_rise(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_this_run_only_are_removed(tmp_path: Path) -> None:
-    stage(ShmWriter(SenderSettings(run_id="run"), directory=tmp_path), 1)
-    others = [
-        ShmWriter(SenderSettings(run_id=name), directory=tmp_path) for name in ("run2", "run-weights-00000000-0", "ru")
-    ]
-    kept = {stage(writer, 1).location for writer in others}
-    own = {stage(ShmWriter(SenderSettings(run_id="run"), directory=tmp_path), 1).location}
+    def writer_of(run_id: str) -> ShmWriter:
+        return ShmWriter(SenderSettings(run_id=run_id, num_buffers=1), directory=tmp_path)
+
+    stage(writer_of("run"), 1)
+    kept = {stage(writer_of(run_id), 1).location for run_id in ("run2", "run-weights-00000000-0", "ru")}
+    own = {stage(writer_of("run"), 1).location}
     assert {str(path) for path in tmp_path.iterdir()} == kept | own
+
+
+def test_the_first_version_finds_out_whether_all_buffers_have_room(tmp_path: Path) -> None:
+    """Not a later one, in mid-run."""
+    writer = ShmWriter(SenderSettings(run_id="r", num_buffers=3), directory=tmp_path)
+    stage(writer, 1)
+    assert len(list(tmp_path.iterdir())) == 3
+    writer.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("run_id", ["", ".", "..", "../etc", "-rf", "_x", "a" * 101, "a/b", "a b"])
+def test_a_name_that_cannot_be_one_of_files_is_refused(tmp_path: Path, run_id: str) -> None:
+    with pytest.raises(ValueError, match="run_id must be a letter or digit"):
+        ShmWriter(SenderSettings(run_id=run_id), directory=tmp_path)
 
 
 def test_a_segment_that_is_gone_or_short_is_a_mismatch(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ import contextlib
 import mmap
 import os
 import queue
+import re
 import secrets
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -60,55 +61,91 @@ def join(
         raise ValueError(f"a group over shared memory has at most {MAX_RANKS} ranks, got {world_size}")
     if device != "cpu":
         raise ValueError(f"the memory communicator moves host memory, got {device!r}; use weights.communicator=cupy")
-    path, _, nonce = unique_id.decode().rpartition(":")
+    group = _Id.parse(unique_id)
     pause = _Pause(deadline_s, cancelled)
-    try:
-        ring = _create(path, int(nonce), world_size, bucket_bytes) if rank == 0 else _open(path, int(nonce), pause)
+    with contextlib.ExitStack() as stack:
+        if rank == 0:
+            group.claim()
+            stack.callback(os.close, group.descriptor)  # at the end: whoever has joined has mapped it
+            ring = _create(group, world_size, bucket_bytes)
+        else:
+            ring = _open(group, pause)
         communicator = MemoryCommunicator(ring, rank, world_size)
         try:
             communicator.wait_for_all(pause)
         except BaseException:
             communicator.destroy()
             raise
-    finally:
-        if rank == 0:
-            os.close(_descriptor(path))  # whoever has joined has mapped it
     return communicator
 
 
-def _descriptor(path: str) -> int:
-    return int(path.rsplit("/", 1)[1])
+class _Id(NamedTuple):
+    """Rank 0's file, as its process names it, and the number that is written there until it is used."""
 
+    pid: int
+    descriptor: int
+    nonce: int
 
-def _create(path: str, nonce: int, world_size: int, slot_bytes: int) -> mmap.mmap:
-    descriptor = _descriptor(path)
-    size = _HEADER_BYTES + NUM_SLOTS * slot_bytes
-    try:
-        if int.from_bytes(os.pread(descriptor, 8, 0), "little") != nonce:
+    @classmethod
+    def parse(cls, unique_id: bytes) -> _Id:
+        found = re.fullmatch(rb"/proc/(\d{1,10})/fd/(\d{1,10}):(\d{1,19})", unique_id)
+        if found is None:
+            raise GroupBroken(f"{unique_id[:80]!r} is no id of a group over shared memory")
+        return cls(*(int(part) for part in found.groups()))
+
+    @property
+    def path(self) -> str:
+        return f"/proc/{self.pid}/fd/{self.descriptor}"
+
+    def claim(self) -> None:
+        """As rank 0, once. Another's id may have the number of a file of this process that is something else."""
+        try:
+            is_mine = self.pid == os.getpid() and os.pread(self.descriptor, 8, 0) == self.nonce.to_bytes(8, "little")
+            if is_mine:
+                os.pwrite(self.descriptor, bytes(8), 0)
+        except OSError:  # no such file, a socket, one that is not open for writing
+            is_mine = False
+        if not is_mine:
             raise GroupBroken("this id was made by another process, or used before")
-        os.posix_fallocate(descriptor, 0, size)  # a write to a full tmpfs would be SIGBUS
-        ring = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+
+
+def _create(group: _Id, world_size: int, slot_bytes: int) -> mmap.mmap:
+    size = _HEADER_BYTES + NUM_SLOTS * slot_bytes
+    if size > (available := _available_bytes()):  # no file system limits this file: the kernel would kill for it
+        raise GroupBroken(
+            f"no {size} bytes of memory for a group, {available} are available; lower weights.bucket_bytes"
+        )
+    try:
+        os.posix_fallocate(group.descriptor, 0, size)  # now, not at a first write
+        ring = mmap.mmap(group.descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
     except OSError as error:
-        raise GroupBroken(f"no {size} bytes of shared memory for a group ({error.strerror})") from error
+        raise GroupBroken(f"no {size} bytes of memory for a group ({error.strerror})") from error
     with memoryview(ring).cast("q") as words:
         words[_READY] = 0
         words[_WORLD], words[_SLOT_BYTES] = world_size, slot_bytes
-        words[_READY] = _MAGIC ^ nonce
+        words[_READY] = _MAGIC ^ group.nonce
     return ring
 
 
-def _open(path: str, nonce: int, pause: _Pause) -> mmap.mmap:
+def _available_bytes() -> int:
+    with open("/proc/meminfo", encoding="ascii") as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+
+
+def _open(group: _Id, pause: _Pause) -> mmap.mmap:
     while True:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(group.path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
-            raise GroupBroken(f"rank 0's memory {path} is gone ({error.strerror}); did the learner die?") from error
+            raise GroupBroken(
+                f"rank 0's memory {group.path} is gone ({error.strerror}); did the learner die?"
+            ) from error
         try:
             size = os.fstat(descriptor).st_size
             if size > _HEADER_BYTES:
                 ring = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED)
                 with memoryview(ring).cast("q") as words:
-                    if words[_READY] == _MAGIC ^ nonce:
+                    if words[_READY] == _MAGIC ^ group.nonce:
                         return ring
                 ring.close()
         finally:

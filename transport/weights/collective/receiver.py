@@ -18,7 +18,7 @@ from headrace.transport.weights.collective import passage
 from headrace.transport.weights.collective.communicator import GroupBroken
 from headrace.transport.weights.collective.rank import Rank
 from headrace.transport.weights.layout import unflatten
-from headrace.transport.weights.manifest import Manifest, TensorSpec
+from headrace.transport.weights.manifest import Manifest, TensorSpec, check_layout
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,6 +80,7 @@ class CollectiveReceiver:
 
     def receive(self, group: str, manifest: Manifest, *, timeout_s: float) -> ReceivedWeights:
         """Blocks until the version lies in the staging buffer, verified. Raises WeightsMismatch, GroupBroken."""
+        check_layout(manifest)
         if not self._one.acquire(timeout=timeout_s):
             raise GroupBroken(f"an earlier receipt has not ended within {timeout_s:g} s")
         try:
@@ -99,6 +100,7 @@ class CollectiveReceiver:
     def arriving(self, group: str, manifest: Manifest, *, timeout_s: float) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) as they arrive, each of verified buckets, for engines without a staging buffer: each tensor is
         the caller's. Raises WeightsMismatch, GroupBroken."""
+        check_layout(manifest)
         with self._rank.passage(group) as (communicator, progress):
             parts = passage.receive_verified(
                 communicator, manifest, device=self._device, timeout_s=timeout_s, progress=progress

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -182,12 +183,37 @@ def test_a_rank_that_is_killed_in_the_middle_of_a_bucket_is_a_deadline_and_the_r
     again.close()
 
 
-def test_an_id_is_used_once(pool: ThreadPoolExecutor) -> None:
+def test_an_id_is_used_once(tmp_path: Path) -> None:
+    """And a file that has its number by then is not touched."""
     unique_id = make_unique_id("memory")
     options = {"world_size": 1, "timeout_s": LONG_S, "bucket_bytes": BUCKET_BYTES}
     join("memory", unique_id, rank=0, **options).destroy()
-    with pytest.raises((GroupBroken, OSError)):
-        join("memory", unique_id, rank=0, **options)
+    number = int(unique_id.rpartition(b":")[0].rpartition(b"/")[2])
+    (tmp_path / "other").write_bytes(b"somebody else's")
+    with open(tmp_path / "other", "r+b") as other:
+        if other.fileno() != number:
+            os.dup2(other.fileno(), number)
+        for _ in range(2):
+            with pytest.raises(GroupBroken, match="made by another process, or used before"):
+                join("memory", unique_id, rank=0, **options)
+        assert os.fstat(number).st_size == len(b"somebody else's")
+        if other.fileno() != number:
+            os.close(number)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    "unique_id", [b"", b"\xff" * 128, b"/proc/1/fd/x:1", b"/proc/1/fd/3", b"/etc/passwd:7", b"/proc/1/fd/3:-1"]
+)
+def test_what_is_no_id_breaks_the_group_and_closes_nothing(unique_id: bytes, rank: int) -> None:
+    with pytest.raises(GroupBroken, match="is no id of a group"):
+        join("memory", unique_id, rank=rank, world_size=2, timeout_s=LONG_S, bucket_bytes=BUCKET_BYTES)
+
+
+@pytest.mark.parametrize("bucket_bytes", [1 << 61, 1 << 80])
+def test_a_size_that_cannot_be_breaks_the_group(bucket_bytes: int) -> None:
+    with pytest.raises(GroupBroken, match="bytes of memory for a group"):
+        join("memory", make_unique_id("memory"), rank=0, world_size=1, timeout_s=LONG_S, bucket_bytes=bucket_bytes)
 
 
 def test_a_backend_that_is_unknown_is_named() -> None:
