@@ -217,6 +217,24 @@ class LearnerStepped:
     step: int
 
 
+# --- ranks of the learner ---------------------------------------------------------------------------------------------
+
+
+@message("ranks.join")
+@dataclass(frozen=True, slots=True)
+class JoinRanks:
+    """learner → each learner_rank (ask): be rank `rank` of `size`, from 1 on, of the learner `incarnation`; the ranks
+    meet at host:port, within `timeout_s`. Accepted where it will be; one that was a rank of another learner ends
+    instead, and its successor is to be asked."""
+
+    host: str
+    port: int
+    rank: int
+    size: int
+    incarnation: str
+    timeout_s: float
+
+
 # --- weights --------------------------------------------------------------------------------------------------------
 
 

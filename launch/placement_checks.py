@@ -81,6 +81,17 @@ def _nodes_by_role(processes: Sequence[ProcessPlan]) -> dict[str, list[str]]:
     return on
 
 
+def check_ranks(processes: Sequence[ProcessPlan], config: Mapping[str, Any]) -> list[Problem]:
+    """As many ranks beside the learner as its settings say."""
+    counts = count_actors(tuple(processes))
+    wanted, placed = value_at(config, "learner.num_ranks"), counts.get("learner_rank", 0)
+    if not counts.get("learner") or not isinstance(wanted, int) or wanted < 1 or placed == wanted - 1:
+        return []
+    key = "topology.nodes.*.actors.learner_rank.count"
+    allowed = f"{wanted - 1} in all, beside the learner, as learner.num_ranks is {wanted}"
+    return [Problem(key, f"{placed} in all", allowed, f"set it to {wanted - 1}, or learner.num_ranks={placed + 1}")]
+
+
 def check_one_gpu(processes: tuple[ProcessPlan, ...], config: Mapping[str, Any]) -> list[Problem]:
     """With weights=ipc: the learner is on a GPU, and every engine is vLLM on the same one."""
     learner = next((process for process in processes if process.role == "learner"), None)

@@ -22,7 +22,7 @@ from headrace.launch.building import build
 from headrace.launch.checks import check_values, evaluates_only, value_at
 from headrace.launch.numbers import check_numbers
 from headrace.launch.parent_death import die_with_parent
-from headrace.launch.placement_checks import check_counts, check_one_gpu, check_relays
+from headrace.launch.placement_checks import check_counts, check_one_gpu, check_ranks, check_relays
 from headrace.launch.preflight_result import BUILDING, RESULT
 from headrace.launch.problems import Problem, shorten
 from headrace.launch.run_folder import read_config, write_json
@@ -49,7 +49,7 @@ def check_config(
     """Every problem that can be found without preparing the model. Imports the classes that the configuration names;
     `building` is told of each before it is made."""
     processes, problems = plan_topology(config.get("topology") or {}, roles_of(config))
-    placed_well = [check_counts, check_relays, check_one_gpu]
+    placed_well = [check_counts, check_relays, check_one_gpu, check_ranks]
     counts = [] if problems else [found for check in placed_well for found in check(processes, config)]
     found = [*problems, *check_numbers(config), *check_values(config), *counts, *check_targets(config)]
     found += [*check_folders(config), *check_journal(config), *check_devices(config, processes), *check_gpu(config)]

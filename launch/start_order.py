@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from headrace.launch.topology import ProcessPlan
 
 DEFAULT_ORDER = (
-    "monitor", "parameter_server", "relay", "dispatcher", "grader", "generator", "evaluator", "environment", "learner",
+    "monitor", "parameter_server", "relay", "dispatcher", "grader", "generator", "evaluator", "environment",
+    "learner_rank", "learner",
 )  # fmt: skip
 
 

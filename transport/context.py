@@ -14,6 +14,7 @@ from headrace.transport.clock import Clock
 from headrace.transport.directory import full_name, role_of
 from headrace.transport.group import Group
 from headrace.transport.names import Names
+from headrace.transport.network import LOOPBACK
 
 if TYPE_CHECKING:
     from headrace.transport.outbound import Outbound
@@ -31,6 +32,7 @@ class Context:
         watch: Callable[[str], None],
         *,
         node: str = "",
+        host: str = LOOPBACK,
     ) -> None:
         self.name = cell.name
         self.role = role_of(cell.name)
@@ -38,6 +40,7 @@ class Context:
         self.index = int(index) if index.isdigit() else 0
         self.incarnation = cell.incarnation
         self.node = node
+        self.host = host
         self.clock = clock
         self.activity: Activity = cell.activity
         self._cell = cell

@@ -14,6 +14,7 @@ from headrace.transport.errors import TransportError
 
 Frame = bytes | memoryview
 
+LOOPBACK = "127.0.0.1"
 DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024**3
 CONTROL_MAX_FRAME_BYTES = 512 * 1024
 """A batch holds 64 KiB, or one envelope: a message of 64 KiB, or an error with its traceback."""
@@ -47,6 +48,12 @@ class Address:
     incarnation: str
     control: str
     bulk: str
+
+    @property
+    def host(self) -> str:
+        """Where other processes reach what this one opens: the address of a TCP endpoint, else this very host."""
+        scheme, _, rest = self.control.partition("://")
+        return rest.rpartition(":")[0].strip("[]") if scheme == "tcp" else LOOPBACK
 
     def __str__(self) -> str:
         return f"{self.incarnation}|{self.control}|{self.bulk}"

@@ -253,7 +253,8 @@ class Runtime:
             ),
         )
         watch = functools.partial(self._watch, cell)
-        context = Context(cell, self.clock, self._names, self._outbound, watch, node=self.node)
+        host = self.address.host
+        context = Context(cell, self.clock, self._names, self._outbound, watch, node=self.node, host=host)
         actor._context = context
         self._cells[name] = cell
         self._contexts[name] = context

@@ -30,6 +30,8 @@ from headrace.actors.learner.packing import PackingSettings
 from headrace.actors.learner.penalties import RewardPenalty
 from headrace.actors.learner.probe import LogprobProbe
 from headrace.actors.learner.publisher import PARAMETER_SERVER, PendingProbe, Publisher
+from headrace.actors.learner.ranks import ALONE, Ranks
+from headrace.actors.learner.ranks.meeting import LEARNER_RANK, RankLost, meet_ranks
 from headrace.actors.learner.recipe import Recipe
 from headrace.actors.learner.schedule import AdamSettings, LearningRate, Schedule
 from headrace.actors.learner.sequence import document_sequence
@@ -70,6 +72,7 @@ from headrace.transport.weights.collective.communicator import AUTO, BACKENDS
 from headrace.transport.weights.manifest import FLOAT_DTYPES
 
 if TYPE_CHECKING:
+    from headrace.actors.learner.ranks.group import RankGroup
     from headrace.actors.learner.workbench import Workbench
 
 logger = logging.getLogger(__name__)
@@ -161,6 +164,8 @@ class Learner(WeightGroupRoot):
         update_probe: UpdateProbe | None = None,
         lora: LoraSettings | None = None,
         critic: CriticSettings | None = None,
+        num_ranks: int = 1,
+        ranks_timeout_s: float = 600.0,
     ) -> None:
         for name, value, least in (
             ("weights_every_steps", weights_every_steps, 1),
@@ -168,10 +173,17 @@ class Learner(WeightGroupRoot):
             ("logits_chunk_tokens", logits_chunk_tokens, 1),
             ("num_minibatches", num_minibatches, 1),
             ("num_epochs", num_epochs, 1),
+            ("num_ranks", num_ranks, 1),
             ("num_threads", 1 if num_threads is None else num_threads, 1),
         ):
             if value < least:
                 raise ValueError(f"learner.{name} must be >= {least}, got {value}")
+        if num_ranks > 1 and (lora is not None or critic is not None):
+            other = "lora" if lora is not None else "critic"
+            raise ValueError(
+                f"learner.num_ranks must be 1 with learner.{other}, got {num_ranks}: only whole policies are sharded; "
+                "set learner.num_ranks=1, or leave it out"
+            )
         check_bucket_bytes("learner.weights_bucket_bytes", weights_bucket_bytes)
         # the newest version keeps one for generators that join late: a single one would never become free
         check_num_buffers("learner.weights_buffers", weights_buffers, least=2)
@@ -180,6 +192,7 @@ class Learner(WeightGroupRoot):
         for name, setting in (
             ("publish_timeout_s", publish_timeout_s),
             ("dispatcher_patience_s", dispatcher_patience_s),
+            ("ranks_timeout_s", ranks_timeout_s),
         ):
             if not setting > 0:
                 raise ValueError(f"learner.{name} must be > 0, got {setting}")
@@ -275,6 +288,9 @@ class Learner(WeightGroupRoot):
         self._sleep_engines = sleep_engines
         self._publish_timeout_s = publish_timeout_s
         self._weights_min_mb_per_s = weights_min_mb_per_s
+        self._num_ranks = num_ranks
+        self._ranks_timeout_s = ranks_timeout_s
+        self._ranks: RankGroup | None = None
         self._sender: WeightSender | None = None
         self._bench: Workbench | None = None
         self._stages: asyncio.Task[None] | None = None
@@ -285,7 +301,12 @@ class Learner(WeightGroupRoot):
         self._versions = VersionLog(self._checkpoints_dir / "versions.jsonl")
         self._dispatcher = DispatcherLink(context, patience_s=self._dispatcher_patience_s)
         self._threads = ComputeThreads(context, num_threads=self._num_threads)
-        bench = await self._threads.run("load", self._make_bench, self._threads)
+        if self._num_ranks > 1:
+            self._ranks = await meet_ranks(
+                context, self._threads, size=self._num_ranks, device=self._device, timeout_s=self._ranks_timeout_s
+            )
+            context.watch(LEARNER_RANK)
+        bench = await self._threads.run("load", self._make_bench, self._threads, self._ranks or ALONE)
         self._bench = bench
         settings = SenderSettings(
             run_id=self._run_id,
@@ -326,6 +347,8 @@ class Learner(WeightGroupRoot):
         if self._bench is not None:
             self._bench.policy.interrupt()
             await self._bench.save_new_steps(self._publisher.version, self._publisher.version_step)
+            if self._ranks is not None:
+                await self._bench.run("end", self._ranks.end)
         if self._sender is not None:
             self._sender.close()
 
@@ -358,10 +381,16 @@ class Learner(WeightGroupRoot):
     def recipe(self) -> Recipe:
         """How this learner makes a step of a batch, for whoever does so without its messages (replay.py)."""
         return Recipe(
-            self._make_bench, self._num_threads, self._advantage, self._penalties, self._learning_rate, self._kl
+            self._make_bench,
+            self._num_threads,
+            self._advantage,
+            self._penalties,
+            self._learning_rate,
+            self._kl,
+            self._device,
         )
 
-    def _make_bench(self, threads: ComputeThreads) -> Workbench:
+    def _make_bench(self, threads: ComputeThreads, ranks: Ranks = ALONE) -> Workbench:
         from headrace.actors.learner.workbench import Workbench  # torch and transformers: not in the launcher's process
 
         return Workbench(
@@ -384,6 +413,7 @@ class Learner(WeightGroupRoot):
             pretrains=self._pretrain is not None or self._sft is not None,
             critic=self._critic,
             advantage=self._advantage,
+            ranks=ranks,
         )
 
     # --- the run ----------------------------------------------------------------------------------------------------
@@ -402,7 +432,7 @@ class Learner(WeightGroupRoot):
         await self._publish_and_serve(bench)
         await self._save(bench)
         if self._kl is not None:
-            bench.trainer.penalise(self._kl, await bench.reference())
+            await bench.penalise(self._kl)
         await self._run_probe(bench)
         stage = RlStage(
             self._rl,
@@ -453,9 +483,8 @@ class Learner(WeightGroupRoot):
     async def _run_stage(self, stage: Supervised, bench: Workbench, encode: Encode) -> None:
         held_out_loss = await run_supervised(
             stage,
-            bench.policy,
+            await bench.run(stage.name, bench.make_supervised, stage.name, stage.adam),
             encode,
-            packing=self._packing,
             seed=self._seed,
             run=bench.run,
             report=lambda step, figures: self._report_step(stage.name, step, figures),
@@ -535,4 +564,6 @@ class Learner(WeightGroupRoot):
 
     @handles(PeerDown)
     async def peer_down(self, message: PeerDown) -> None:
+        if message.name.startswith(f"{LEARNER_RANK}/"):
+            raise RankLost(f"{message.name} is gone ({message.reason}); the learner starts again from its checkpoint")
         logger.warning("%s is gone (%s); training goes on with the version in service", message.name, message.reason)

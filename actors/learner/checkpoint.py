@@ -4,6 +4,7 @@
       step-000040/                  complete, by construction: it got its name by one rename, after fsync
         config.json, model.safetensors, tokenizer files
         trainer.pt                  optimizer, random generators, running statistics, how far the stage is, …
+        optimizer/                  of a learner of several ranks: the optimizer's tensors, a file of each rank
         checkpoint.json             step, version and the step that the version holds
       reference/                    the weights with which the `rl` stage began, where a KL penalty needs them
       base/                         with adapters: what they go upon, or a link to the run's model folder; a step's
@@ -39,6 +40,7 @@ LATEST = "latest"
 BEST = "best"
 REFERENCE = "reference"
 BASE = "base"
+SHARDS = "optimizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class CheckpointStore:
     ) -> None:
         if keep_last < 1:
             raise ValueError(f"checkpoint_keep_last must be >= 1, got {keep_last}; the newest one always stays")
-        self._root = root
+        self.root = root
         self._model_folder = model_folder
         self._keep_last = keep_last
         self._after = after
@@ -73,27 +75,41 @@ class CheckpointStore:
 
     def clean(self) -> None:
         """Remove what an interrupted save or removal left behind. To be called before the first save."""
-        if not self._root.is_dir():
+        if not self.root.is_dir():
             return
-        for path in self._root.iterdir():
+        for path in self.root.iterdir():
             if path.name.startswith((_PARTIAL, _DOOMED)):
                 _remove(path)
 
-    def save(self, info: CheckpointInfo, model: Any, state: dict[str, Any]) -> Path:
-        """Write one checkpoint and make it the latest. `model` has save_pretrained. Where that fails (a full disk),
-        what was written of it is removed, and those before it are as they were."""
-        self._root.mkdir(parents=True, exist_ok=True)
-        partial = self._root / f"{_PARTIAL}{info.step:06d}-{secrets.token_hex(4)}"
+    def partial(self, info: CheckpointInfo) -> Path:
+        """A name of a folder to write that checkpoint in, until it is whole."""
+        return self.root / f"{_PARTIAL}{info.step:06d}-{secrets.token_hex(4)}"
+
+    def save(
+        self,
+        info: CheckpointInfo,
+        model: Any,
+        state: dict[str, Any],
+        *,
+        partial: Path | None = None,
+        shards: Callable[[Path], None] = lambda folder: None,
+    ) -> Path:
+        """Write one checkpoint and make it the latest. `model` has save_pretrained. `shards` writes, before all else,
+        what other ranks write with it in the folder SHARDS of `partial`. Where anything fails (a full disk), what was
+        written of it is removed, and those before it are as they were."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        partial = partial or self.partial(info)
         try:
+            shards(partial / SHARDS)
             self._write(partial, info, model, state)
         except Exception:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-        final = self._root / f"step-{info.step:06d}"
+        final = self.root / f"step-{info.step:06d}"
         if final.exists():  # the same step again, after a resume: the older one moves out of the way first
-            os.replace(final, self._root / f"{_DOOMED}{final.name}-{secrets.token_hex(4)}")
+            os.replace(final, self.root / f"{_DOOMED}{final.name}-{secrets.token_hex(4)}")
         os.replace(partial, final)
-        sync(self._root)
+        sync(self.root)
         self._saved_steps.append(info.step)
         self._after("renamed")
         self._point(LATEST, final.name)
@@ -104,7 +120,7 @@ class CheckpointStore:
     def _write(self, partial: Path, info: CheckpointInfo, model: Any, state: dict[str, Any]) -> None:
         import torch
 
-        partial.mkdir()
+        partial.mkdir(exist_ok=True)
         self._after("created")
         copy_tokenizer(self._model_folder, partial)
         model.save_pretrained(partial)
@@ -123,25 +139,25 @@ class CheckpointStore:
             self._point(BEST, best.name)
 
     def _best(self) -> Path | None:
-        found = {_step_of(folder): folder for folder in list_checkpoints(self._root)}
+        found = {_step_of(folder): folder for folder in list_checkpoints(self.root)}
         step = self._scores.best(found)
         return None if step is None else found[step]
 
     def reference(self, model: Any) -> Path:
         """The folder of the weights that `rl` began with: written from `model` the first time, kept from then on."""
-        final = self._root / REFERENCE
+        final = self.root / REFERENCE
         if not final.exists():
-            partial = self._root / f"{_PARTIAL}{REFERENCE}-{secrets.token_hex(4)}"
+            partial = self.root / f"{_PARTIAL}{REFERENCE}-{secrets.token_hex(4)}"
             model.save_pretrained(partial)
             _sync_tree(partial)
             os.replace(partial, final)
-            sync(self._root)
+            sync(self.root)
         return final
 
     @property
     def base(self) -> Path:
         """Where the frozen weights below adapters are, once they were kept."""
-        return self._root / BASE
+        return self.root / BASE
 
     @property
     def base_is_own(self) -> bool:
@@ -151,26 +167,26 @@ class CheckpointStore:
     def keep_base(self, model: Any | None) -> Path:
         """Write `model`, which has save_pretrained, as the base of this run's adapters; None: it is the model folder's.
         Replaces what an earlier life that came to no checkpoint left."""
-        self._root.mkdir(parents=True, exist_ok=True)
-        partial = self._root / f"{_PARTIAL}{BASE}-{secrets.token_hex(4)}"
+        self.root.mkdir(parents=True, exist_ok=True)
+        partial = self.root / f"{_PARTIAL}{BASE}-{secrets.token_hex(4)}"
         if model is None:
-            partial.symlink_to(os.path.relpath(self._model_folder, self._root), target_is_directory=True)
+            partial.symlink_to(os.path.relpath(self._model_folder, self.root), target_is_directory=True)
         else:
             partial.mkdir()
             copy_tokenizer(self._model_folder, partial)
             model.save_pretrained(partial)
             _sync_tree(partial)
         if self.base.exists() or self.base.is_symlink():
-            doomed = self._root / f"{_DOOMED}{BASE}-{secrets.token_hex(4)}"
+            doomed = self.root / f"{_DOOMED}{BASE}-{secrets.token_hex(4)}"
             os.replace(self.base, doomed)
             _remove(doomed)
         os.replace(partial, self.base)
-        sync(self._root)
+        sync(self.root)
         return self.base
 
     def latest(self) -> Path | None:
         """The newest complete checkpoint, or None. Goes by the folders, since `latest` may be one save behind."""
-        found = list_checkpoints(self._root)
+        found = list_checkpoints(self.root)
         return found[-1] if found else None
 
     def load_state(self, folder: Path) -> tuple[CheckpointInfo, dict[str, Any]]:
@@ -190,21 +206,21 @@ class CheckpointStore:
         return read_info(folder), state
 
     def _point(self, what: str, name: str) -> None:
-        link = self._root / f"{_PARTIAL}link-{secrets.token_hex(4)}"
+        link = self.root / f"{_PARTIAL}link-{secrets.token_hex(4)}"
         link.symlink_to(name)
-        os.replace(link, self._root / what)
-        sync(self._root)
+        os.replace(link, self.root / what)
+        sync(self.root)
 
     def _remove_old(self) -> None:
         best = self._best()
-        for folder in list_checkpoints(self._root)[: -self._keep_last]:
+        for folder in list_checkpoints(self.root)[: -self._keep_last]:
             if folder == best:
                 continue
             # Renamed first: a half-removed folder must not look like a checkpoint.
-            doomed = self._root / f"{_DOOMED}{folder.name}-{secrets.token_hex(4)}"
+            doomed = self.root / f"{_DOOMED}{folder.name}-{secrets.token_hex(4)}"
             os.replace(folder, doomed)
             _remove(doomed)
-        for path in self._root.glob(f"{_DOOMED}*"):
+        for path in self.root.glob(f"{_DOOMED}*"):
             _remove(path)
 
 

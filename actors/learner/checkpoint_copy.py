@@ -13,9 +13,10 @@ from headrace.actors.learner.adapters import Adapters
 class ModelCopy:
     """What `save_pretrained` of a model, or of its adapters, would write at this moment."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, state: dict[str, torch.Tensor] | None = None) -> None:
+        """state: a copy of what `model.state_dict()` holds that was made already."""
         self._model = model
-        self._state = copied(model.state_dict())
+        self._state = copied(model.state_dict()) if state is None else state
 
     def save_pretrained(self, folder: Path) -> None:
         if isinstance(self._model, Adapters):

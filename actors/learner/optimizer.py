@@ -14,6 +14,9 @@ import torch
 from torch import nn
 
 from headrace.actors.learner.schedule import AdamSettings
+from headrace.transport.weights.layout import whole
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Optimizer:
@@ -58,7 +61,8 @@ class Optimizer:
         return norm, applied
 
     def _clipped(self, parameters: list[nn.Parameter]) -> float:
-        return float(nn.utils.clip_grad_norm_(parameters, self._clip or float("inf")))
+        norm = nn.utils.clip_grad_norm_(parameters, self._clip or float("inf"))
+        return float(whole(norm))
 
     def clear(self) -> None:
         """Forget gradients that were accumulated."""
@@ -69,6 +73,22 @@ class Optimizer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._adam.load_state_dict(state)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Of the state, by number of the weight and name, the very memory; made where no step was taken yet."""
+        numbered = [p for group in self._adam.param_groups for p in group["params"]]
+        for p in numbered:
+            if not self._adam.state[p]:
+                self._adam.state[p] = {"step": torch.zeros((), device=p.device)}
+                self._adam.state[p] |= {name: torch.zeros_like(p, requires_grad=False) for name in _MOMENTS}
+        return {
+            f"{i}.{name}": self._adam.state[p][name] for i, p in enumerate(numbered) for name in ("step", *_MOMENTS)
+        }
+
+    def groups(self) -> list[dict[str, Any]]:
+        """What belongs to no tensor."""
+        groups: list[dict[str, Any]] = self._adam.state_dict()["param_groups"]
+        return groups
 
 
 def _groups(parameters: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:

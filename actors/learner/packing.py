@@ -9,7 +9,7 @@ The last token of a sequence is never an input: nothing after it is predicted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +45,7 @@ class MicroBatch:
     targets_N:       int64, the trained token
     sequence_N:      int64, its sequence: an index into `members`
     members:         indices of the S sequences in the batch
+    padding:         computed only because every rank of the learner computes as many: it counts for nothing
     """
 
     input_ids_RL: np.ndarray
@@ -53,6 +54,7 @@ class MicroBatch:
     targets_N: np.ndarray
     sequence_N: np.ndarray
     members: tuple[int, ...]
+    padding: bool = False
 
 
 def plan_rows(lengths: Sequence[int], tokens_per_row: int) -> list[Row]:
@@ -77,11 +79,16 @@ def plan_rows(lengths: Sequence[int], tokens_per_row: int) -> list[Row]:
 
 
 def plan_micro_batches(lengths: Sequence[int], *, tokens_per_row: int, tokens_per_micro_batch: int) -> list[list[Row]]:
-    """Rows in micro-batches of at most `tokens_per_micro_batch` positions, padding included; a row that is larger
-    stands alone. Rows of similar width stand together, so that little is padding."""
+    """See plan_rows and group_rows."""
+    return group_rows(plan_rows(lengths, tokens_per_row), lengths, tokens_per_micro_batch)
+
+
+def group_rows(rows: Iterable[Row], lengths: Sequence[int], tokens_per_micro_batch: int) -> list[list[Row]]:
+    """Rows, the longest first, in micro-batches of at most `tokens_per_micro_batch` positions, padding included; a row
+    that is larger stands alone. Rows of similar width stand together, so that little is padding."""
     batches: list[list[Row]] = []
     width = 0
-    for row in plan_rows(lengths, tokens_per_row):
+    for row in rows:
         if batches and (len(batches[-1]) + 1) * width <= tokens_per_micro_batch:
             batches[-1].append(row)
         else:

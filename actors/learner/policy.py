@@ -18,6 +18,7 @@ from torch import nn
 
 from headrace.actors.learner.holds import WeightHolds
 from headrace.actors.learner.packing import MicroBatch
+from headrace.actors.learner.ranks.protocol import ALONE, Ranks
 from headrace.actors.learner.token_logprobs import token_logprobs
 from headrace.actors.learner.weight_files import check_weight_files
 
@@ -55,6 +56,8 @@ class Policy:
         self._autocast_dtype = AUTOCAST_DTYPES[autocast]
         self._logits_chunk_tokens = logits_chunk_tokens
         self._interrupted = threading.Event()
+        self._ranks: Ranks = ALONE
+        self._trunk: _Trunk | None = None
         self.holds = WeightHolds()
         self.adapters: Adapters | None = None
         self._check_head()
@@ -78,6 +81,16 @@ class Policy:
 
         self.adapters = Adapters(self.model, settings, base=base)
         return self.adapters
+
+    def shard(self, ranks: Ranks) -> None:
+        """From now on `ranks` hold the weights, a part each, and compute together; nothing where there is one. Not with
+        adapters. Weights come together layer by layer, the head's with the pass that uses them."""
+        if ranks.size == 1:
+            return
+        self._ranks = ranks
+        self._trunk = _Trunk(self.model)
+        kinds = set(self.model._no_split_modules or ())
+        ranks.shard(self._trunk, [module for module in self.model.modules() if type(module).__name__ in kinds])
 
     @property
     def vocab_size(self) -> int:
@@ -120,12 +133,28 @@ class Policy:
         The head runs on trained positions only and in float32; logits are divided by the session's temperature before
         the log-softmax, exactly as the engine does. Raises Interrupted after `interrupt`.
         """
-        return self.logprobs_of(self.predictors(micro_batch), micro_batch, temperature_N)
+        return self.compute(micro_batch, temperature_N)[1]
+
+    def compute(self, micro_batch: MicroBatch, temperature_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What `predictors` gives, and `token_logprobs`, in one pass."""
+        if self._ranks.any(self._interrupted.is_set()):
+            raise Interrupted
+        if self._trunk is not None:
+            hidden_NH, logprobs_N = self._trunk(self, micro_batch, temperature_N)
+            return hidden_NH, logprobs_N
+        return self._compute(micro_batch, temperature_N)
+
+    def _compute(self, micro_batch: MicroBatch, temperature_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden_NH = self._predictors(micro_batch)
+        return hidden_NH, self.logprobs_of(hidden_NH, micro_batch, temperature_N)
 
     def predictors(self, micro_batch: MicroBatch) -> torch.Tensor:
         """The last hidden states that predict the trained tokens, float32[N, H]. Raises Interrupted."""
         if self._interrupted.is_set():
             raise Interrupted
+        return self._predictors(micro_batch)
+
+    def _predictors(self, micro_batch: MicroBatch) -> torch.Tensor:
         hidden_RLH = self._hidden(micro_batch)
         predictors_N = self._tensor(micro_batch.predictors_N)
         return hidden_RLH.flatten(0, 1).index_select(0, predictors_N).float()
@@ -186,6 +215,19 @@ class Policy:
                 f"{type(self.model).__name__} changes its logits after the output head (a scale or a soft cap), which "
                 "the learner's float32 head does not; choose a model without that"
             )
+
+
+class _Trunk(nn.Module):
+    """The root of what is sharded: layers and head are used in one `forward`, during which its weights are whole."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, policy: Policy, micro_batch: MicroBatch, temperature_N: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return policy._compute(micro_batch, temperature_N)
 
 
 class WithoutAdapters:

@@ -11,7 +11,6 @@ from headrace.actors.learner.advantages import Advantage
 from headrace.actors.learner.kl import KlPenalty
 from headrace.actors.learner.penalties import RewardPenalty
 from headrace.actors.learner.schedule import LearningRate
-from headrace.actors.learner.threads import ComputeThreads
 
 if TYPE_CHECKING:
     from headrace.actors.learner.workbench import Workbench
@@ -19,11 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """make_bench: to be called by `ComputeThreads.run`. num_threads: of those."""
+    """make_bench: (threads), or (threads, ranks) at a rank of several; to be called by `ComputeThreads.run`.
+    num_threads: of those."""
 
-    make_bench: Callable[[ComputeThreads], Workbench]
+    make_bench: Callable[..., Workbench]
     num_threads: int | None
     advantage: Advantage
     penalties: Mapping[str, RewardPenalty]
     learning_rate: LearningRate
     kl: KlPenalty | None
+    device: str = "cpu"

@@ -147,7 +147,7 @@ async def replay(run: RecordedRun, recipe: Recipe, told: Callable[[ReplayedStep]
     if recipe.kl is not None:
         if run.start.checkpoint is not None and bench.policy.adapters is None:
             _check_reference(run.checkpoints)
-        bench.trainer.penalise(recipe.kl, await bench.reference())
+        await bench.penalise(recipe.kl)
     entries = run.entries(run.start.step + 1, run.step)
     groups = run.groups(entries)
     last: ReplayedStep | None = None

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -31,9 +31,13 @@ from headrace.actors.learner.optimizer import Optimizer
 from headrace.actors.learner.packing import MicroBatch, PackingSettings
 from headrace.actors.learner.passes import by_sequence, micro_batches, sequence_logprobs, temperatures
 from headrace.actors.learner.policy import Interrupted, Policy, TokenLogprobs
+from headrace.actors.learner.ranks.protocol import ALONE, Ranks
+from headrace.actors.learner.ranks.share import Share
 from headrace.actors.learner.sequence import TrainSequence
 from headrace.actors.learner.value_head import Credit, Critic
 
+RL = "rl"
+"""the trainer of that stage; others have their stage's name"""
 NO_CORRECTIONS: Mapping[str, Correction] = MappingProxyType({})
 
 
@@ -85,23 +89,6 @@ class _Prepared:
     credit: Credit | None = None
 
 
-@dataclass
-class _Sums:
-    loss: float = 0.0
-    num_micro_batches: int = 0
-    num_positions: int = 0
-    num_trained: int = 0
-    num_clipped: int = 0
-    num_masked: int = 0
-    penalty: float = 0.0
-    value_loss: float = 0.0
-    num_value_clipped: int = 0
-    factors: dict[str, float] = field(default_factory=dict)
-    left_out: dict[str, int] = field(default_factory=dict)
-    logprobs: dict[int, np.ndarray] = field(default_factory=dict)
-    """sequence → log pi of its trained tokens when it was first seen"""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _ValueTerms:
     """loss: aggregated, without the coefficient."""
@@ -121,12 +108,74 @@ class _LossTerms:
     value: _ValueTerms | None = None
 
 
+@dataclass
+class _Sums:
+    loss: float = 0.0
+    num_micro_batches: int = 0
+    num_positions: int = 0
+    num_trained: int = 0
+    num_clipped: int = 0
+    num_masked: int = 0
+    penalty: float = 0.0
+    value_loss: float = 0.0
+    num_value_clipped: int = 0
+    factors: dict[str, float] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
+    logprobs: dict[int, np.ndarray] = field(default_factory=dict)
+    """sequence → log pi of its trained tokens when it was first seen"""
+
+    def add(
+        self,
+        micro: MicroBatch,
+        terms: _LossTerms,
+        sequences: Sequence[TrainSequence],
+        prepared: _Prepared,
+        *,
+        seen: Collection[int],
+    ) -> np.ndarray:
+        """`seen`: sequences that were trained before, in another epoch. → float32[N], log(pi / mu) of its tokens."""
+        logprobs_N = terms.logprobs_N.cpu().numpy()
+        if micro.members[0] not in seen:
+            self.loss += float(terms.loss.item())
+            self.value_loss += 0.0 if terms.value is None else float(terms.value.loss.item())
+        for number, member in enumerate(micro.members):
+            old = prepared.proximal[member] if prepared.proximal else logprobs_N[micro.sequence_N == number]
+            self.logprobs[member] = old
+        self.num_micro_batches += 1
+        self.num_positions += micro.input_ids_RL.size
+        self.num_trained += len(logprobs_N)
+        self.num_clipped += int(terms.clipped_N.sum())
+        self.num_masked += int(terms.masked_N.sum())
+        self.penalty += float(terms.penalty_N.sum())
+        self.num_value_clipped += 0 if terms.value is None else int(terms.value.clipped_N.sum())
+        for name, factor_N in terms.factors.items():
+            self.factors[name] = self.factors.get(name, 0.0) + float(factor_N.sum())
+            self.left_out[name] = self.left_out.get(name, 0) + int((factor_N == 0).sum())
+        behaviour = [sequences[i].logprobs[sequences[i].loss_mask] for i in micro.members]
+        log_ratios_N: np.ndarray = logprobs_N - np.concatenate(behaviour)
+        return log_ratios_N
+
+    def include(self, other: _Sums) -> None:
+        """What another rank, or another update, adds."""
+        for name in _NUMBERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in other.factors:
+            self.factors[name] = self.factors.get(name, 0.0) + other.factors[name]
+            self.left_out[name] = self.left_out.get(name, 0) + other.left_out[name]
+        self.logprobs = other.logprobs | self.logprobs
+
+
+_NUMBERS = tuple(f.name for f in fields(_Sums) if f.name not in ("factors", "left_out", "logprobs"))
+
+
 class Trainer:
     """Holds what one stage trains with; stages share the policy. A batch is gone through `num_epochs` times, in
     `num_minibatches` updates each time. critic: gives the advantages, in place of those that the sequences hold, and is
     trained beside the policy; its head is in the optimizer.
     lr_ess_scaling: an update's learning rate is multiplied by √(ESS / N), of w = pi / mu over its tokens (VCPO, arXiv
-    2602.17616): what a batch of ESS samples would take with AdamW."""
+    2602.17616): what a batch of ESS samples would take with AdamW.
+    ranks: which train together; each calls the same methods of a trainer of the same `name`. What a step reports is of
+    them all."""
 
     def __init__(
         self,
@@ -141,6 +190,8 @@ class Trainer:
         num_epochs: int = 1,
         critic: Critic | None = None,
         lr_ess_scaling: bool = False,
+        ranks: Ranks = ALONE,
+        name: str = RL,
     ) -> None:
         self.policy = policy
         self.optimizer = optimizer
@@ -152,6 +203,9 @@ class Trainer:
         self._num_epochs = num_epochs
         self._critic = critic
         self._lr_ess_scaling = lr_ess_scaling
+        self._ranks = ranks
+        self._name = name
+        self._share = None if ranks.size == 1 else Share(ranks, policy.hidden_size)
         self._kl: tuple[KlPenalty, TokenLogprobs] | None = None
 
     def penalise(self, kl: KlPenalty, reference: TokenLogprobs) -> None:
@@ -163,6 +217,7 @@ class Trainer:
         reads the weights for ever; Interrupted where the learner stops before the weights have changed."""
         if not sequences:
             raise ValueError("nothing to train on; the caller must leave this step out")
+        self._ranks.announce(self._name, "step", sequences, lr)
         started = time.perf_counter()
         prepared = self._prepare(sequences)
         seconds = {"prepare": time.perf_counter() - started, "forward_backward": 0.0, "held": 0.0, "optimizer": 0.0}
@@ -196,7 +251,7 @@ class Trainer:
         log_ratios_N = self._accumulate(sequences, part, prepared, sums)
         scale = math.sqrt(token_ess(log_ratios_N)) if self._lr_ess_scaling else 1.0
         computed = time.perf_counter()
-        if not self.policy.holds.wait_released():
+        if self._ranks.any(not self.policy.holds.wait_released()):
             raise Interrupted
         free = time.perf_counter()
         norm, applied = self.optimizer.step(lr * scale)
@@ -256,6 +311,7 @@ class Trainer:
 
     def backward(self, sequences: Sequence[TrainSequence]) -> float:
         """Accumulate the gradients of the loss over all of them without stepping; returns the loss."""
+        self._ranks.announce(self._name, "backward", sequences)
         sums = _Sums()
         self._accumulate(sequences, range(len(sequences)), self._prepare(sequences), sums)
         return sums.loss
@@ -263,29 +319,35 @@ class Trainer:
     @torch.no_grad()
     def evaluate(self, sequences: Sequence[TrainSequence]) -> float:
         """The loss, without gradients."""
+        self._ranks.announce(self._name, "evaluate", sequences)
         prepared = self._prepare(sequences)
         weights_S = self._weights(sequences)
-        return sum(
-            float(self._loss(micro, sequences, prepared, weights_S).loss.item())
-            for micro in micro_batches(sequences, self._packing)
-        )
+        losses = [
+            (0.0 if micro.padding else 1.0) * float(self._loss(micro, sequences, prepared, weights_S).loss.item())
+            for micro in micro_batches(sequences, self._packing, share=self._share)
+        ]
+        return sum(self._ranks.gather(sum(losses)))
 
     def logprobs(self, sequences: Sequence[TrainSequence]) -> list[np.ndarray]:
         """See sequence_logprobs."""
-        return sequence_logprobs(self.policy, sequences, self._packing)
+        self._ranks.announce(self._name, "logprobs", sequences)
+        return self._logprobs(self.policy, sequences)
+
+    def _logprobs(self, policy: TokenLogprobs, sequences: Sequence[TrainSequence]) -> list[np.ndarray]:
+        return sequence_logprobs(policy, sequences, self._packing, self._share)
 
     def _prepare(self, sequences: Sequence[TrainSequence]) -> _Prepared:
         """What must be known of the whole batch before its first update."""
         in_reward = self._kl is not None and self._kl[0].in_reward
         several = self._num_epochs * min(self._num_minibatches, len(sequences)) > 1
         if self._critic is None:
-            proximal = self.logprobs(sequences) if several or in_reward else None
+            proximal = self._logprobs(self.policy, sequences) if several or in_reward else None
         else:
             proximal, values = self._observe(self._critic, sequences, several or in_reward or self._critic.needs_ratios)
         penalties = None
         if self._kl is not None and in_reward and proximal is not None:
             kl, reference = self._kl
-            below = sequence_logprobs(reference, sequences, self._packing)
+            below = self._logprobs(reference, sequences)
             penalties = [
                 kl(torch.from_numpy(p), torch.from_numpy(b)).numpy() for p, b in zip(proximal, below, strict=True)
             ]
@@ -325,46 +387,33 @@ class Trainer:
                 return [values_N]
             return [values_N, self.policy.logprobs_of(hidden_NH, micro, temperatures(sequences, micro))]
 
-        values, *logprobs = by_sequence(sequences, self._packing, compute)
+        values, *logprobs = by_sequence(sequences, self._packing, compute, self._share)
         return (logprobs[0] if logprobs else None), values
 
     def _accumulate(
         self, sequences: Sequence[TrainSequence], part: Sequence[int], prepared: _Prepared, sums: _Sums
     ) -> np.ndarray:
         """→ float32[N], log(pi / mu) of the tokens of `part`."""
-        log_ratios: list[np.ndarray] = []
         weights_S = np.zeros(len(sequences))
         weights_S[list(part)] = self._weights([sequences[i] for i in part])
-        for micro in micro_batches(sequences, self._packing, part):
-            terms = self._loss(micro, sequences, prepared, weights_S)
+        own = _Sums()
+        log_ratios: list[np.ndarray] = []
+        for micro in micro_batches(sequences, self._packing, part, self._share):
+            terms = self._loss(micro, sequences, prepared, np.zeros_like(weights_S) if micro.padding else weights_S)
             terms.loss.backward()  # type: ignore[no-untyped-call]
-            logprobs_N = terms.logprobs_N.cpu().numpy()
-            behaviour = [sequences[i].logprobs[sequences[i].loss_mask] for i in micro.members]
-            log_ratios.append(logprobs_N - np.concatenate(behaviour))
-            if micro.members[0] not in sums.logprobs:
-                sums.loss += float(terms.loss.item())
-                sums.value_loss += 0.0 if terms.value is None else float(terms.value.loss.item())
-            for number, member in enumerate(micro.members):
-                old = prepared.proximal[member] if prepared.proximal else logprobs_N[micro.sequence_N == number]
-                sums.logprobs.setdefault(member, old)
-            sums.num_micro_batches += 1
-            sums.num_positions += micro.input_ids_RL.size
-            sums.num_trained += len(logprobs_N)
-            sums.num_clipped += int(terms.clipped_N.sum())
-            sums.num_masked += int(terms.masked_N.sum())
-            sums.penalty += float(terms.penalty_N.sum())
-            sums.num_value_clipped += 0 if terms.value is None else int(terms.value.clipped_N.sum())
-            for name, factor_N in terms.factors.items():
-                sums.factors[name] = sums.factors.get(name, 0.0) + float(factor_N.sum())
-                sums.left_out[name] = sums.left_out.get(name, 0) + int((factor_N == 0).sum())
-        return np.concatenate(log_ratios)
+            if not micro.padding:
+                log_ratios.append(own.add(micro, terms, sequences, prepared, seen=sums.logprobs.keys()))
+        found = [np.concatenate([np.zeros(0, dtype=np.float32), *log_ratios])]
+        for of_rank, log_ratios_N in self._ranks.gather((own, found[0])):
+            sums.include(of_rank)
+            found.append(log_ratios_N)
+        return np.concatenate(found[1:])
 
     def _loss(
         self, micro: MicroBatch, sequences: Sequence[TrainSequence], prepared: _Prepared, weights_S: np.ndarray
     ) -> _LossTerms:
         temperatures_N = temperatures(sequences, micro)
-        hidden_NH = self.policy.predictors(micro)
-        logprobs_N = self.policy.logprobs_of(hidden_NH, micro, temperatures_N)
+        hidden_NH, logprobs_N = self.policy.compute(micro, temperatures_N)
         members = [sequences[i] for i in micro.members]
         old_N = logprobs_N.detach()
         if prepared.proximal is not None:

@@ -12,6 +12,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,36 +22,45 @@ import torch
 
 from headrace.actors.learner.adapters import CONFIG_NAME, Adapters, cast
 from headrace.actors.learner.advantages import Advantage, Remembers
+from headrace.actors.learner.aggregation import TokenMean
 from headrace.actors.learner.aggregation.protocol import Aggregation
-from headrace.actors.learner.checkpoint import CheckpointInfo, CheckpointStore
+from headrace.actors.learner.checkpoint import REFERENCE, SHARDS, CheckpointInfo, CheckpointStore
 from headrace.actors.learner.checkpoint_copy import ModelCopy, copied
 from headrace.actors.learner.corrections import Correction
 from headrace.actors.learner.critic import CriticSettings
+from headrace.actors.learner.kl import KlPenalty
 from headrace.actors.learner.lora import LoraSettings
+from headrace.actors.learner.objectives import CrossEntropy
 from headrace.actors.learner.objectives.protocol import Objective
 from headrace.actors.learner.optimizer import Optimizer
 from headrace.actors.learner.packing import PackingSettings
 from headrace.actors.learner.passes import sequence_logprobs
-from headrace.actors.learner.policy import Policy, TokenLogprobs, WithoutAdapters
+from headrace.actors.learner.policy import Interrupted, Policy, WithoutAdapters
 from headrace.actors.learner.random_state import random_state, set_random_state
+from headrace.actors.learner.ranks import ALONE, Ranks
+from headrace.actors.learner.ranks.share import Share
 from headrace.actors.learner.schedule import AdamSettings
 from headrace.actors.learner.sequence import TrainSequence
 from headrace.actors.learner.stages.settings import Progress
 from headrace.actors.learner.threads import ComputeThreads
-from headrace.actors.learner.trainer import Trainer
+from headrace.actors.learner.trainer import RL, Trainer
 from headrace.actors.learner.value_head import Critic
 from headrace.transport.weights import Adapter, Manifest
-from headrace.transport.weights.layout import model_tensors
+from headrace.transport.weights.layout import build_layout, model_tensors, whole
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+BENCH = "bench"
+"""what is announced to other ranks is the workbench's own, or a trainer's, by its name"""
+
 
 class Workbench:
     """Loads the newest checkpoint of `store` where there is one, else `model_folder`. Blocking; made by `threads.run`.
     lora: train adapters; where `pretrains`, from `adapt` on, and every weight before it. critic: its value head is
-    trained as a whole, also beside adapters. advantage: of which checkpoints hold what it remembers."""
+    trained as a whole, also beside adapters. advantage: of which checkpoints hold what it remembers. ranks: each has a
+    workbench; rank 0's is the learner's, the others `serve`. Several have neither adapters nor a critic."""
 
     def __init__(
         self,
@@ -74,6 +84,7 @@ class Workbench:
         pretrains: bool = False,
         critic: CriticSettings | None = None,
         advantage: Advantage | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         from transformers import AutoTokenizer
 
@@ -95,9 +106,14 @@ class Workbench:
         self.progress = Progress()
         self._advantage = advantage
         self._writing: asyncio.Task[None] | None = None
+        self._shard_writer = ThreadPoolExecutor(1, "learner-shards")
+        self._writing_shards: Future[None] | None = None
         self.checkpoint_figures: dict[str, float] = {}
-        store.clean()
-        checkpoint = store.latest()
+        self._ranks = ranks
+        self._trainers: dict[str, Trainer] = {}
+        if ranks.rank == 0:
+            store.clean()
+        checkpoint = ranks.gather(store.latest())[0]
         self.resumed_from = checkpoint
         self.tokenizer: Any = AutoTokenizer.from_pretrained(model_folder)
         torch.manual_seed(seed)
@@ -109,6 +125,7 @@ class Workbench:
         if checkpoint is not None and lora is not None:
             weights = store.base
         self.policy = Policy.load(weights, autocast=autocast, device=device, logits_chunk_tokens=logits_chunk_tokens)
+        self.policy.shard(ranks)
         self._critic: Critic | None = None
         if critic is not None:
             self._critic = Critic(critic, hidden_size=self.policy.hidden_size, device=self.policy.device)
@@ -150,7 +167,7 @@ class Workbench:
             head=() if critic is None else critic.head.parameters(),
             head_lr=0.0 if critic is None else critic.settings.lr,
         )
-        return Trainer(
+        self._trainers[RL] = Trainer(
             self.policy,
             optimizer,
             objective=self._objective,
@@ -161,12 +178,49 @@ class Workbench:
             num_epochs=self._num_epochs,
             lr_ess_scaling=self._lr_ess_scaling,
             critic=critic,
+            ranks=self._ranks,
         )
+        return self._trainers[RL]
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """What is published: every weight, or the adapters alone."""
+    def make_supervised(self, name: str, adam: AdamSettings) -> Trainer:
+        """Of the stage `name`: next-token cross-entropy, with an optimizer of its own. Called in `run`."""
+        self._ranks.announce(BENCH, "make_supervised", name, adam)
+        self._trainers[name] = Trainer(
+            self.policy,
+            Optimizer(self.policy.model.parameters(), adam),
+            objective=CrossEntropy(),
+            aggregation=TokenMean(),
+            packing=self.packing,
+            ranks=self._ranks,
+            name=name,
+        )
+        return self._trainers[name]
+
+    def serve(self, heard: Callable[[], tuple[str, str, tuple[Any, ...]] | None]) -> None:
+        """At every rank but 0, in the worker thread: do what rank 0 announces, until the end."""
+        while (announced := heard()) is not None:
+            whose, method, args = announced
+            try:
+                getattr(self if whose == BENCH else self._trainers[whose], method)(*args)
+            except Interrupted:  # at every rank; the learner stops, or goes on with something else
+                continue
+        if self._writing_shards is not None:
+            self._writing_shards.result()
+
+    def tensors(self) -> Mapping[str, torch.Tensor]:
+        """What is published: every weight, or the adapters alone. Sharded ones are to be gone through once, in their
+        order (`build_layout`), as the other ranks do."""
         adapters = self.policy.adapters
-        return model_tensors(self.policy.model) if adapters is None else adapters.tensors()
+        found = model_tensors(self.policy.model) if adapters is None else adapters.tensors()
+        if self._ranks.size == 1:
+            return found
+        return Announced(found, lambda: self._ranks.announce(BENCH, "gather_tensors"))
+
+    def gather_tensors(self) -> None:
+        """At another rank, while rank 0 copies what `tensors` gave into a buffer."""
+        found = model_tensors(self.policy.model)
+        for spec in build_layout(found).tensors:
+            whole(found[spec.name])
 
     def base_tensors(self) -> dict[str, torch.Tensor] | None:
         """See AdapterSource."""
@@ -189,6 +243,8 @@ class Workbench:
     ) -> Callable[[], Awaitable[dict[str, list[np.ndarray]]]]:
         """Log-probs under the weights of this moment, by each autocast. What is returned computes them beside training,
         and is to be awaited once, and soon: the optimizer waits for it. Called in `run`."""
+        if self._ranks.size > 1:
+            return _there(self.observe_now(sequences, tuple(autocasts)))
         if self._observer is None or not self._observer.observes(self.policy):
             self._observer = self.policy.observer()
         observer, hold = self._observer, self.policy.holds.take()
@@ -202,15 +258,31 @@ class Workbench:
 
         return lambda: self._threads.run_beside("update probe", compute)
 
-    async def reference(self) -> TokenLogprobs:
-        """The policy as it was when `rl` began: the base below the adapters, or a frozen copy, kept on disk so that a
-        resumed learner has it too."""
-        if self.policy.adapters is not None:
-            return WithoutAdapters(self.policy, self.policy.adapters)
-        return await self.run("reference", self._reference)
+    def observe_now(self, sequences: list[TrainSequence], autocasts: tuple[str, ...]) -> dict[str, list[np.ndarray]]:
+        """Several ranks meet for it: nothing else can be computed beside."""
+        self._ranks.announce(BENCH, "observe_now", sequences, autocasts)
+        share = Share(self._ranks, self.policy.hidden_size)
+        return {
+            autocast: sequence_logprobs(self.policy.under(autocast), sequences, self.packing, share)
+            for autocast in autocasts
+        }
+
+    async def penalise(self, kl: KlPenalty) -> None:
+        """From now on `rl` holds the policy near what it was when that stage began: the base below the adapters, or a
+        frozen copy, kept on disk so that a resumed learner has it too."""
+        await self.run("reference", self.penalise_now, kl)
+
+    def penalise_now(self, kl: KlPenalty) -> None:
+        self._ranks.announce(BENCH, "penalise_now", kl)
+        adapters = self.policy.adapters
+        reference = self._reference() if adapters is None else WithoutAdapters(self.policy, adapters)
+        self.trainer.penalise(kl, reference)
 
     def _reference(self) -> Policy:
-        folder = self._store.reference(self.policy.model)
+        model = self._model_to_write()
+        if self._ranks.rank == 0:
+            self._store.reference(model)
+        (folder, *_) = self._ranks.gather(self._store.root / REFERENCE)
         reference = Policy.load(
             folder,
             autocast=self._autocast,
@@ -218,7 +290,27 @@ class Workbench:
             logits_chunk_tokens=self._logits_chunk_tokens,
         )
         reference.model.requires_grad_(False)
+        reference.shard(self._ranks)
         return reference
+
+    def _model_to_write(self) -> Any:
+        """What has save_pretrained: of sharded weights a whole copy, at rank 0."""
+        if self._ranks.size == 1:
+            return self.policy.adapters or self.policy.model
+        return ModelCopy(self.policy.model, self.whole_weights())
+
+    def whole_weights(self) -> dict[str, torch.Tensor]:
+        """At every rank; at rank 0, by name as `state_dict` has them, in memory of their own on the host."""
+        copies: dict[int, torch.Tensor] = {}
+        state: dict[str, torch.Tensor] = {}
+        for name, tensor in self.policy.model.state_dict(keep_vars=True).items():
+            if id(tensor) not in copies:
+                found = whole(tensor.detach())
+                if self._ranks.rank == 0:
+                    copies[id(tensor)] = found.to("cpu", copy=True)
+            if self._ranks.rank == 0:
+                state[name] = copies[id(tensor)]
+        return state
 
     async def save(self, version: int, version_step: int) -> None:
         """See CheckpointInfo. On disk when it returns. Nothing where the last one says the same."""
@@ -237,14 +329,14 @@ class Workbench:
             self._count("skipped")
             return
         began_s = time.monotonic()
-        copy = await self.run("copy for a checkpoint", self._copy, version, version_step)
+        info, write = await self.run("copy for a checkpoint", self._copy, version, version_step)
         self.checkpoint_figures["seconds/copy"] = time.monotonic() - began_s
-        self._writing = asyncio.ensure_future(self._write(*copy))
+        self._writing = asyncio.ensure_future(self._write(info, write))
 
-    async def _write(self, info: CheckpointInfo, model: ModelCopy, state: dict[str, Any]) -> None:
+    async def _write(self, info: CheckpointInfo, write: Callable[[], object]) -> None:
         began_s = time.monotonic()
         try:
-            await self._threads.write("checkpoint", self._store.save, info, model, state)
+            await self._threads.write("checkpoint", write)
         except Exception as error:  # safetensors and torch have each their own for a full disk
             self._count("failed")
             logger.error(
@@ -274,17 +366,49 @@ class Workbench:
 
     def _save(self, version: int, version_step: int) -> None:
         info = CheckpointInfo(self.progress.step, version, version_step)
-        if info != self._saved:
-            self._store.save(info, self.policy.adapters or self.policy.model, self._state())
-            self._saved = info
+        if info == self._saved:
+            return
+        if self._ranks.size == 1:
+            self._store.save(info, self._model_to_write(), self._state())
+        else:
+            self._copy_of_ranks(info)()
+        self._saved = info
 
-    def _copy(self, version: int, version_step: int) -> tuple[CheckpointInfo, ModelCopy, dict[str, Any]]:
+    def _copy(self, version: int, version_step: int) -> tuple[CheckpointInfo, Callable[[], object]]:
+        """What a checkpoint of now holds, and what writes it, later and beside training."""
         info = CheckpointInfo(self.progress.step, version, version_step)
-        return info, ModelCopy(self.policy.adapters or self.policy.model), copied(self._state())
+        if self._ranks.size > 1:
+            return info, self._copy_of_ranks(info)
+        model, state = ModelCopy(self._model_to_write()), copied(self._state())
+        return info, lambda: self._store.save(info, model, state)
+
+    def _copy_of_ranks(self, info: CheckpointInfo) -> Callable[[], object]:
+        partial = self._store.partial(info)
+        self._ranks.announce(BENCH, "whole_weights")
+        model, state = self._model_to_write(), copied(self._state())
+        write = self.copy_shards(partial / SHARDS)
+        return lambda: self._store.save(info, model, state, partial=partial, shards=lambda folder: write())
+
+    def copy_shards(self, folder: Path) -> Callable[[], None]:
+        """At every rank: of the optimizer's tensors, its part. → what writes them, which meets with the other ranks';
+        at these it is under way."""
+        from headrace.actors.learner.ranks.shards import copied_parts, write_shards
+
+        self._ranks.announce(BENCH, "copy_shards", folder)
+        parts = copied_parts(self.trainer.optimizer.tensors())
+
+        def write() -> None:
+            write_shards(folder, parts, self._ranks.files)
+
+        if self._ranks.rank > 0:
+            self._writing_shards = self._shard_writer.submit(write)
+            self._writing_shards.add_done_callback(_tell_failure)
+        return write
 
     def _state(self) -> dict[str, Any]:
+        optimizer = self.trainer.optimizer
         return {
-            "optimizer": self.trainer.optimizer.state_dict(),
+            "optimizer": optimizer.state_dict() if self._ranks.size == 1 else {"param_groups": optimizer.groups()},
             "progress": asdict(self.progress),
             "random": random_state(),
             "advantage": self._advantage.state_dict() if isinstance(self._advantage, Remembers) else None,
@@ -294,11 +418,55 @@ class Workbench:
     def _resume(self, folder: Path) -> None:
         _, state = self._store.load_state(folder)
         _load_head(self._critic, state.get("value_head"), folder)
-        self.trainer.optimizer.load_state_dict(state["optimizer"])
+        self._load_optimizer(folder, state["optimizer"])
         self.progress = Progress(**state["progress"])
         if isinstance(self._advantage, Remembers) and state.get("advantage") is not None:
             self._advantage.load_state_dict(state["advantage"])
         set_random_state(state["random"])
+
+    def _load_optimizer(self, folder: Path, saved: dict[str, Any]) -> None:
+        """Of as many ranks as there were, or another number."""
+        optimizer, alone = self.trainer.optimizer, self._ranks.size == 1
+        if "state" in saved and alone:
+            optimizer.load_state_dict(saved)
+            return
+        from headrace.actors.learner.ranks.shards import like, read_shards
+
+        tensors = optimizer.tensors()
+        if "state" not in saved:
+            read_shards(folder / SHARDS, tensors, alone=alone)
+            return
+        for name, tensor in tensors.items():
+            number, _, kind = name.partition(".")
+            if int(number) in saved["state"]:  # a weight that was never trained has none
+                tensor.copy_(like(saved["state"][int(number)][kind], tensor))
+
+
+class Announced(dict[str, torch.Tensor]):
+    """The other ranks are told when the first tensor is taken by its name."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], announce: Callable[[], None]) -> None:
+        super().__init__(tensors)
+        self._announce: Callable[[], None] | None = announce
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        announce, self._announce = self._announce, None
+        if announce is not None:
+            announce()
+        return super().__getitem__(name)
+
+
+def _there(value: T) -> Callable[[], Awaitable[T]]:
+    async def get() -> T:
+        return value
+
+    return get
+
+
+def _tell_failure(written: Future[None]) -> None:
+    error = written.exception()
+    if error is not None:
+        logger.error("the optimizer's part of a checkpoint could not be written: %s", error)
 
 
 def _check_kind(checkpoint: Path, lora: LoraSettings | None) -> None:

@@ -8,7 +8,14 @@ import pytest
 
 from headrace.launch.checks import VLLM
 from headrace.launch.placement import NO_BONDS
-from headrace.launch.placement_checks import bonds_of, check_counts, check_engines_reached, check_one_gpu, check_relays
+from headrace.launch.placement_checks import (
+    bonds_of,
+    check_counts,
+    check_engines_reached,
+    check_one_gpu,
+    check_ranks,
+    check_relays,
+)
 from headrace.launch.topology import ProcessPlan
 
 EVALUATED: dict[str, Any] = {"evaluation": {"num_prompts": 4}}
@@ -104,3 +111,21 @@ def test_ipc_is_for_a_learner_and_engines_on_one_gpu(
         assert said in problems[0].allowed
         assert "weights=shm" in problems[0].fix
     assert check_one_gpu((learner, *processes), {**config, "weights": {"transport": "shm"}}) == []
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "nodes", "fix"),
+    [
+        (1, "", ""),
+        (3, "a b", ""),
+        (2, "", "set it to 1, or learner.num_ranks=1"),
+        (1, "a", "set it to 0"),
+        (2, "a b", "=3"),
+    ],
+)
+def test_as_many_ranks_as_the_learner_wants(num_ranks: int, nodes: str, fix: str) -> None:
+    config = {"learner": {"num_ranks": num_ranks}}
+    problems = check_ranks(placed(learner="a", learner_rank=nodes), config)
+    assert [problem.key for problem in problems] == (["topology.nodes.*.actors.learner_rank.count"] if fix else [])
+    assert all(fix in str(problem) for problem in problems)
+    assert check_ranks(placed(generator="a"), config) == [], "no learner: its author's business"

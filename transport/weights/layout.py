@@ -121,6 +121,8 @@ def _identity(tensor: Tensor) -> tuple[object, ...] | None:
     """Equal for two names of one tensor. None where there is no storage to compare (empty)."""
     if tensor.numel() == 0:
         return None
+    if _is_sharded(tensor):
+        tensor = tensor.to_local()  # type: ignore[attr-defined]  # a tensor's part, at one rank, is as much its own
     place = tensor.untyped_storage().data_ptr(), tensor.storage_offset()
     return (*place, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
@@ -131,8 +133,21 @@ def flatten_into(
     layout: Layout,
     copy: Callable[[Iterable[Pair]], None] = copy_each,
 ) -> None:
-    """Copy (and convert) every tensor into `buffer` (uint8[>= layout.nbytes]). Strided and device tensors are fine."""
-    copy((_view(buffer, spec), tensors[spec.name].detach()) for spec in layout.tensors)
+    """Copy (and convert) every tensor into `buffer` (uint8[>= layout.nbytes]). Strided and device tensors are fine, and
+    so are sharded ones, which come together one after the other: a meeting of their ranks each."""
+    pairs = ((_view(buffer, spec), whole(tensors[spec.name].detach())) for spec in layout.tensors)
+    sharded = any(_is_sharded(tensor) for _, tensor in tensors.items())
+    (copy_each if sharded else copy)(pairs)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The tensor itself, or what a sharded one is when its parts are put together: a meeting of its ranks."""
+    return tensor.full_tensor() if _is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def _is_sharded(tensor: Tensor) -> bool:
+    """Whether it is a DTensor, whose module takes long to import where nobody else needs it."""
+    return hasattr(tensor, "full_tensor")
 
 
 def unflatten(manifest: Manifest | Layout, buffer: Tensor, *, include_tied: bool) -> Iterator[tuple[str, Tensor]]:

@@ -14,15 +14,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from headrace.actors.learner.aggregation import TokenMean
 from headrace.actors.learner.documents import Corpus, Document, DocumentCursor, DocumentSource, cursor_of
-from headrace.actors.learner.objectives import CrossEntropy
-from headrace.actors.learner.packing import PackingSettings
 from headrace.actors.learner.schedule import AdamSettings, LearningRate, Schedule
 from headrace.actors.learner.sequence import TrainSequence
 
 if TYPE_CHECKING:
-    from headrace.actors.learner.policy import Policy
+    from headrace.actors.learner.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -112,23 +109,17 @@ class Encoded:
 
 async def run_supervised(
     stage: Supervised,
-    policy: Policy,
+    trainer: Trainer,
     encode: Encode,
     *,
-    packing: PackingSettings,
     seed: int,
     run: Callable[..., Any],
     report: Callable[[int, dict[str, float]], None],
     cursor: DocumentCursor | None = None,
 ) -> float:
-    """Train; returns the last held-out loss (nats a token; NaN where nothing is held out). `run` runs a function in the
-    worker thread, `report` sends metrics. The same seed trains on the same documents in the same order. `cursor`: where
-    to go on in them; None: at the beginning."""
-    from headrace.actors.learner.optimizer import Optimizer
-    from headrace.actors.learner.trainer import Trainer
-
-    optimizer = Optimizer(policy.model.parameters(), stage.adam)
-    trainer = Trainer(policy, optimizer, objective=CrossEntropy(), aggregation=TokenMean(), packing=packing)
+    """Train; returns the last held-out loss (nats a token; NaN where nothing is held out). `trainer`: of cross-entropy,
+    with the stage's own optimizer. `run` runs a function in the worker thread, `report` sends metrics. The same seed
+    trains on the same documents in the same order. `cursor`: where to go on in them; None: at the beginning."""
     seed = seed if stage.seed is None else stage.seed
     documents = Encoded(cursor or cursor_of(stage.source, seed), encode)
     held_out = await run("read", _first, Encoded(stage.held_out_documents(seed), encode), stage.num_held_out)

@@ -627,6 +627,8 @@ def test_the_published_dtype_is_converted(play):
         ({"autocast": "fp8"}, "autocast"),
         ({"weights_dtype": "int4"}, r"weights_dtype must be null or one of bfloat16"),
         ({"weights_transport": "nope"}, r"weights_transport must be one of .*shm"),
+        ({"num_ranks": 0}, "num_ranks must be >= 1"),
+        ({"num_ranks": 2, "lora": LoraSettings()}, r"num_ranks must be 1 with learner.lora"),
         ({"weights_transport": "ipc", "lora": LoraSettings()}, r"weights_transport=ipc sends whole models"),
         ({"sleep_engines": True}, r"sleep_engines is for mode=sync, got mode=async"),
         ({"device": "moon"}, r"device must be cpu, cuda or cuda:N"),

@@ -82,7 +82,7 @@ def record(learner_of: Callable[..., Learner], tmp_path: Path) -> Callable[..., 
         threads = ComputeThreads(InPlace(), num_threads=1)
         bench = recipe.make_bench(threads)
         if recipe.kl is not None:
-            bench.trainer.penalise(recipe.kl, await bench.reference())
+            await bench.penalise(recipe.kl)
         versions = VersionLog(folder / "checkpoints" / "versions.jsonl")
         log = TrainedLog(folder / "trained.jsonl")
         shard = TrajectoryShard(folder / "trajectories" / "grader-0.jsonl")

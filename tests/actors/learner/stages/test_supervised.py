@@ -13,12 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace.actors.learner.aggregation import TokenMean
 from headrace.actors.learner.documents import GeneratedDocuments, JsonLines, TextFiles, TokenDocument, cursor_of
+from headrace.actors.learner.objectives import CrossEntropy
+from headrace.actors.learner.optimizer import Optimizer
 from headrace.actors.learner.packing import PackingSettings
 from headrace.actors.learner.policy import Policy
 from headrace.actors.learner.stages.pretrain import Pretrain, text_encoder
 from headrace.actors.learner.stages.sft import Sft, conversation_encoder
 from headrace.actors.learner.stages.supervised import Encoded, Supervised, run_supervised
+from headrace.actors.learner.trainer import Trainer
 from headrace.actors.rendering import load_renderer
 
 CHAT = {"messages": [{"role": "user", "content": "ab?"}, {"role": "assistant", "content": "cd"}]}
@@ -46,13 +50,16 @@ def encode_chat(model_folder: Path) -> Callable[..., Any]:
 
 def train(stage: Supervised, policy: Policy, encode: Any, **options: Any) -> tuple[float, list[dict[str, float]]]:
     reports: list[dict[str, float]] = []
+    optimizer = Optimizer(policy.model.parameters(), stage.adam)
+    packing = PackingSettings(tokens_per_row=64)
+    trainer = Trainer(policy, optimizer, objective=CrossEntropy(), aggregation=TokenMean(), packing=packing)
 
     async def run(label: str, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
 
     async def main() -> float:
         return await run_supervised(
-            stage, policy, encode, packing=PackingSettings(tokens_per_row=64), seed=0, run=run,
+            stage, trainer, encode, seed=0, run=run,
             report=lambda step, figures: reports.append(figures), **options,
         )  # fmt: skip
 

@@ -1,0 +1,1 @@
+"""What benchmarks/mutation.py is made of: the mutants, and processes that run tests upon them."""
