@@ -472,7 +472,7 @@ class Learner(WeightGroupRoot):
 
     async def _run_supervised(self, bench: Workbench) -> None:
         """`pretrain`, then `sft`, those of them that are set."""
-        if self._pretrain is not None:
+        if self._pretrain is not None and not bench.is_past(self._pretrain.name):
             encode = text_encoder(bench.tokenizer, self._pretrain.max_tokens)
             await self._run_stage(self._pretrain, bench, encode)
         if self._sft is not None:
@@ -481,11 +481,17 @@ class Learner(WeightGroupRoot):
             await self._run_stage(self._sft, bench, encode)
 
     async def _run_stage(self, stage: Supervised, bench: Workbench, encode: Encode) -> None:
+        trainer = await bench.run(stage.name, bench.make_supervised, stage.name, stage.adam)
+        start = bench.place(stage.name)
+        if start is not None:
+            logger.info("%s goes on behind its step %d", stage.name, start.step)
         held_out_loss = await run_supervised(
             stage,
-            await bench.run(stage.name, bench.make_supervised, stage.name, stage.adam),
+            trainer,
             encode,
             seed=self._seed,
+            start=start,
+            save=lambda place: bench.save_stage(stage.name, place),
             run=bench.run,
             report=lambda step, figures: self._report_step(stage.name, step, figures),
         )

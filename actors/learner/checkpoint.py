@@ -11,6 +11,7 @@
                                     folder then holds adapter_model.safetensors in place of a model
       latest -> step-000040         replaced by one rename; never points to anything partial
       best -> step-000020           the one that evaluations found best; it stays beside the last ones
+      pretrain/, sft/               the last checkpoint of such a stage, in the same format
       scores.jsonl                  what they found (checkpoint_scores.py)
       .partial-…                    being written; removed at the next start
 
@@ -72,6 +73,10 @@ class CheckpointStore:
         self._after = after
         self._scores = CheckpointScores(root / "scores.jsonl")
         self._saved_steps = [_step_of(folder) for folder in list_checkpoints(root)]
+
+    def beside(self, name: str) -> CheckpointStore:
+        """Of another stage, in a folder of this one's: only its last checkpoint stays."""
+        return CheckpointStore(self.root / name, model_folder=self._model_folder, keep_last=1)
 
     def clean(self) -> None:
         """Remove what an interrupted save or removal left behind. To be called before the first save."""

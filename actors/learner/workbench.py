@@ -42,6 +42,7 @@ from headrace.actors.learner.ranks.share import Share
 from headrace.actors.learner.schedule import AdamSettings
 from headrace.actors.learner.sequence import TrainSequence
 from headrace.actors.learner.stages.settings import Progress
+from headrace.actors.learner.stages.supervised import StagePlace
 from headrace.actors.learner.threads import ComputeThreads
 from headrace.actors.learner.trainer import RL, Trainer
 from headrace.actors.learner.value_head import Critic
@@ -52,6 +53,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+STAGES = ("pretrain", "sft")
+"""before `rl`, in this order; each has checkpoints of its own, in a folder of its name"""
 BENCH = "bench"
 """what is announced to other ranks is the workbench's own, or a trainer's, by its name"""
 
@@ -111,9 +114,13 @@ class Workbench:
         self.checkpoint_figures: dict[str, float] = {}
         self._ranks = ranks
         self._trainers: dict[str, Trainer] = {}
+        self._places: dict[str, StagePlace] = {}
         if ranks.rank == 0:
             store.clean()
         checkpoint = ranks.gather(store.latest())[0]
+        self._stage_checkpoint: tuple[str, Path] | None = None
+        if checkpoint is None and pretrains:
+            self._stage_checkpoint = ranks.gather(self._latest_of_stages())[0]
         self.resumed_from = checkpoint
         self.tokenizer: Any = AutoTokenizer.from_pretrained(model_folder)
         torch.manual_seed(seed)
@@ -121,7 +128,7 @@ class Workbench:
         np.random.seed(seed)
         if checkpoint is not None:
             _check_kind(checkpoint, lora)
-        weights = checkpoint or model_folder
+        weights = checkpoint or (model_folder if self._stage_checkpoint is None else self._stage_checkpoint[1])
         if checkpoint is not None and lora is not None:
             weights = store.base
         self.policy = Policy.load(weights, autocast=autocast, device=device, logits_chunk_tokens=logits_chunk_tokens)
@@ -194,7 +201,42 @@ class Workbench:
             ranks=self._ranks,
             name=name,
         )
+        if self._stage_checkpoint is not None and self._stage_checkpoint[0] == name:
+            folder = self._stage_checkpoint[1]
+            state = self._store.load_state(folder)[1]
+            self._load_optimizer(self._trainers[name].optimizer, folder, state["optimizer"])
+            self._places[name] = StagePlace(**state["place"])
         return self._trainers[name]
+
+    def is_past(self, name: str) -> bool:
+        """Whether an earlier life came to a stage behind this one."""
+        return self._stage_checkpoint is not None and STAGES.index(name) < STAGES.index(self._stage_checkpoint[0])
+
+    def place(self, name: str) -> StagePlace | None:
+        """Where an earlier life left the stage that `make_supervised` was called for."""
+        return self._places.get(name)
+
+    async def save_stage(self, name: str, place: StagePlace) -> None:
+        """On disk when it returns."""
+        await self.run("checkpoint", self._save_stage, name, place)
+
+    def _save_stage(self, name: str, place: StagePlace) -> None:
+        info = CheckpointInfo(place.step, version=0, version_step=-1)
+        state = {"optimizer": self._optimizer_state(name), "place": asdict(place)}
+        if self._ranks.size == 1:
+            self._stage_store(name).save(info, self._model_to_write(), state)
+        else:
+            self._copy_of_ranks(info, name, state)()
+
+    def _stage_store(self, name: str) -> CheckpointStore:
+        return self._store if name == RL else self._store.beside(name)
+
+    def _latest_of_stages(self) -> tuple[str, Path] | None:
+        stores = {name: self._stage_store(name) for name in reversed(STAGES)}
+        if self._ranks.rank == 0:
+            for store in stores.values():
+                store.clean()
+        return next(((name, found) for name, store in stores.items() if (found := store.latest())), None)
 
     def serve(self, heard: Callable[[], tuple[str, str, tuple[Any, ...]] | None]) -> None:
         """At every rank but 0, in the worker thread: do what rank 0 announces, until the end."""
@@ -371,31 +413,32 @@ class Workbench:
         if self._ranks.size == 1:
             self._store.save(info, self._model_to_write(), self._state())
         else:
-            self._copy_of_ranks(info)()
+            self._copy_of_ranks(info, RL, self._state())()
         self._saved = info
 
     def _copy(self, version: int, version_step: int) -> tuple[CheckpointInfo, Callable[[], object]]:
         """What a checkpoint of now holds, and what writes it, later and beside training."""
         info = CheckpointInfo(self.progress.step, version, version_step)
         if self._ranks.size > 1:
-            return info, self._copy_of_ranks(info)
+            return info, self._copy_of_ranks(info, RL, self._state())
         model, state = ModelCopy(self._model_to_write()), copied(self._state())
         return info, lambda: self._store.save(info, model, state)
 
-    def _copy_of_ranks(self, info: CheckpointInfo) -> Callable[[], object]:
-        partial = self._store.partial(info)
+    def _copy_of_ranks(self, info: CheckpointInfo, name: str, state: dict[str, Any]) -> Callable[[], object]:
+        store = self._stage_store(name)
+        partial = store.partial(info)
         self._ranks.announce(BENCH, "whole_weights")
-        model, state = self._model_to_write(), copied(self._state())
-        write = self.copy_shards(partial / SHARDS)
-        return lambda: self._store.save(info, model, state, partial=partial, shards=lambda folder: write())
+        model, state = self._model_to_write(), copied(state)
+        write = self.copy_shards(name, partial / SHARDS)
+        return lambda: store.save(info, model, state, partial=partial, shards=lambda folder: write())
 
-    def copy_shards(self, folder: Path) -> Callable[[], None]:
-        """At every rank: of the optimizer's tensors, its part. → what writes them, which meets with the other ranks';
-        at these it is under way."""
+    def copy_shards(self, name: str, folder: Path) -> Callable[[], None]:
+        """At every rank: of the tensors of that trainer's optimizer, its part. → what writes them, which meets with the
+        other ranks'; at these it is under way."""
         from headrace.actors.learner.ranks.shards import copied_parts, write_shards
 
-        self._ranks.announce(BENCH, "copy_shards", folder)
-        parts = copied_parts(self.trainer.optimizer.tensors())
+        self._ranks.announce(BENCH, "copy_shards", name, folder)
+        parts = copied_parts(self._trainers[name].optimizer.tensors())
 
         def write() -> None:
             write_shards(folder, parts, self._ranks.files)
@@ -406,27 +449,31 @@ class Workbench:
         return write
 
     def _state(self) -> dict[str, Any]:
-        optimizer = self.trainer.optimizer
         return {
-            "optimizer": optimizer.state_dict() if self._ranks.size == 1 else {"param_groups": optimizer.groups()},
+            "optimizer": self._optimizer_state(RL),
             "progress": asdict(self.progress),
             "random": random_state(),
             "advantage": self._advantage.state_dict() if isinstance(self._advantage, Remembers) else None,
             "value_head": None if self._critic is None else self._critic.head.state_dict(),
         }
 
+    def _optimizer_state(self, name: str) -> dict[str, Any]:
+        """Of several ranks without the tensors."""
+        optimizer = self._trainers[name].optimizer
+        return optimizer.state_dict() if self._ranks.size == 1 else {"param_groups": optimizer.groups()}
+
     def _resume(self, folder: Path) -> None:
         _, state = self._store.load_state(folder)
         _load_head(self._critic, state.get("value_head"), folder)
-        self._load_optimizer(folder, state["optimizer"])
+        self._load_optimizer(self.trainer.optimizer, folder, state["optimizer"])
         self.progress = Progress(**state["progress"])
         if isinstance(self._advantage, Remembers) and state.get("advantage") is not None:
             self._advantage.load_state_dict(state["advantage"])
         set_random_state(state["random"])
 
-    def _load_optimizer(self, folder: Path, saved: dict[str, Any]) -> None:
+    def _load_optimizer(self, optimizer: Optimizer, folder: Path, saved: dict[str, Any]) -> None:
         """Of as many ranks as there were, or another number."""
-        optimizer, alone = self.trainer.optimizer, self._ranks.size == 1
+        alone = self._ranks.size == 1
         if "state" in saved and alone:
             optimizer.load_state_dict(saved)
             return

@@ -41,6 +41,7 @@ class Sft(Supervised):
         held_out: DocumentSource | None = None,
         num_held_out: int = 256,
         held_out_every_steps: int = 100,
+        checkpoint_every_steps: int = 500,
         seed: int | None = None,
     ) -> None:
         check_renderer(renderer)
@@ -58,6 +59,7 @@ class Sft(Supervised):
             held_out=held_out,
             num_held_out=num_held_out,
             held_out_every_steps=held_out_every_steps,
+            checkpoint_every_steps=checkpoint_every_steps,
             seed=seed,
         )
         self.renderer = renderer

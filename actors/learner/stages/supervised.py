@@ -11,10 +11,11 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.actors.learner.documents import Corpus, Document, DocumentCursor, DocumentSource, cursor_of
+from headrace.actors.learner.documents import Corpus, Document, DocumentSource, cursor_of
 from headrace.actors.learner.schedule import AdamSettings, LearningRate, Schedule
 from headrace.actors.learner.sequence import TrainSequence
 
@@ -33,7 +34,8 @@ Encode = Callable[[Document], TrainSequence | None]
 class Supervised:
     """Settings of such a stage. source: where documents come from. held_out: another source for the held-out loss;
     None takes what `source` holds out (`held_out_fraction` of a corpus), or, of a source that generates documents,
-    other draws. max_tokens: longer documents are cut. seed: of the documents' order; None takes the learner's."""
+    other draws. max_tokens: longer documents are cut. checkpoint_every_steps: what a learner that dies loses of the
+    stage at most; one at its end too; 0: none. seed: of the documents' order; None takes the learner's."""
 
     name: str
     """of the key, and of the metrics stream"""
@@ -54,6 +56,7 @@ class Supervised:
         held_out: DocumentSource | None,
         num_held_out: int,
         held_out_every_steps: int,
+        checkpoint_every_steps: int,
         seed: int | None,
     ) -> None:
         for key, value, least in (
@@ -62,11 +65,11 @@ class Supervised:
             ("num_held_out", num_held_out, 1),
             ("max_tokens", max_tokens, 2),
             ("held_out_every_steps", held_out_every_steps, 1),
+            ("checkpoint_every_steps", checkpoint_every_steps, 0),
         ):
             if value < least:
-                raise ValueError(
-                    f"{self.name}.{key} must be >= {least}, got {value}; to leave the stage out set {self.name}: null"
-                )
+                way_out = f"to leave the stage out set {self.name}: null" if least else "0 makes none"
+                raise ValueError(f"{self.name}.{key} must be >= {least}, got {value}; {way_out}")
         self.source = source
         self.held_out = held_out
         self.steps = steps
@@ -74,6 +77,7 @@ class Supervised:
         self.max_tokens = max_tokens
         self.num_held_out = num_held_out
         self.held_out_every_steps = held_out_every_steps
+        self.checkpoint_every_steps = checkpoint_every_steps
         self.seed = seed
         self.learning_rate = LearningRate(lr, lr_schedule, warmup_steps, steps, min_lr_ratio)
         self.adam = AdamSettings(weight_decay=weight_decay, clip_grad_norm=clip_grad_norm)
@@ -85,6 +89,14 @@ class Supervised:
         if isinstance(self.source, Corpus):
             return self.source.held_out()
         return self.source.documents(seed + HELD_OUT_SEED_OFFSET)
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlace:
+    """How far a stage is: `step` steps done, `documents` the state of their cursor behind the last one trained."""
+
+    step: int
+    documents: dict[str, Any]
 
 
 class Encoded:
@@ -115,18 +127,23 @@ async def run_supervised(
     seed: int,
     run: Callable[..., Any],
     report: Callable[[int, dict[str, float]], None],
-    cursor: DocumentCursor | None = None,
+    start: StagePlace | None = None,
+    save: Callable[[StagePlace], Awaitable[None]] | None = None,
 ) -> float:
     """Train; returns the last held-out loss (nats a token; NaN where nothing is held out). `trainer`: of cross-entropy,
     with the stage's own optimizer. `run` runs a function in the worker thread, `report` sends metrics. The same seed
-    trains on the same documents in the same order. `cursor`: where to go on in them; None: at the beginning."""
+    trains on the same documents in the same order. `start`: where to go on; None: at the beginning. `save` is awaited
+    where a checkpoint is due."""
     seed = seed if stage.seed is None else stage.seed
-    documents = Encoded(cursor or cursor_of(stage.source, seed), encode)
+    cursor = cursor_of(stage.source, seed)
+    if start is not None:
+        await run("read", cursor.load_state_dict, start.documents)
+    documents = Encoded(cursor, encode)
     held_out = await run("read", _first, Encoded(stage.held_out_documents(seed), encode), stage.num_held_out)
     if not held_out:
         logger.warning("%s: nothing is held out, so no held-out loss; set %s.held_out", stage.name, stage.name)
     held_out_loss = math.nan
-    for step in range(stage.steps):
+    for step in range(0 if start is None else start.step, stage.steps):
         batch = await run("read", _first, documents, stage.documents_per_step)
         if not batch:
             raise ValueError(f"{stage.name}.source ended after {step} steps; a source of documents must not end")
@@ -144,6 +161,9 @@ async def run_supervised(
             held_out_loss = figures["held_out_loss"] = await run("held_out", trainer.evaluate, held_out)
             figures["perplexity"] = math.exp(min(held_out_loss, 700.0))
         report(step + 1, figures)
+        every = stage.checkpoint_every_steps
+        if save is not None and every and ((step + 1) % every == 0 or step + 1 == stage.steps):
+            await save(StagePlace(step + 1, cursor.state_dict()))
     return held_out_loss
 
 

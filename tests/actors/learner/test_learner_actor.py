@@ -452,6 +452,57 @@ def test_pretrain_then_sft_then_rl_in_one_run(play, tmp_path):
     assert not second.series("pretrain", "loss") + second.series("sft", "loss")
 
 
+@pytest.mark.parametrize("stage", ["pretrain", "sft"])
+@pytest.mark.parametrize("at", [9, 10, 19])
+def test_a_learner_that_dies_in_a_stage_goes_on_in_it(play, tmp_path, stage, at):
+    """Weights, optimizer and documents: what follows is what would have followed, bit for bit."""
+
+    class Ends(GeneratedDocuments):
+        limit = math.inf
+
+        def documents(self, seed):
+            for number, document in enumerate(super().documents(seed)):
+                if number >= self.limit:
+                    raise ZeroDivisionError("the power is gone")
+                yield document
+
+    path = tmp_path / "chats.jsonl"
+    chats = [[{"role": "user", "content": f"{a}?"}, {"role": "assistant", "content": a}] for a in "abcdef"]
+    path.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
+
+    def stages(limit: float) -> dict[str, object]:
+        texts = Ends(make=lambda rng: "".join(rng.choice("abcdef?") for _ in range(rng.randint(3, 8))))
+        talks = Ends(make=lambda rng: {"messages": chats[rng.randrange(6)]})
+        (texts if stage == "pretrain" else talks).limit = limit
+        held_out = JsonLines(paths=str(path), field=None)
+        return {
+            "pretrain": Pretrain(
+                source=texts, steps=20, documents_per_step=8, checkpoint_every_steps=5, warmup_steps=5, num_held_out=4
+            ),
+            "sft": Sft(
+                source=talks,
+                held_out=held_out,
+                steps=20,
+                documents_per_step=8,
+                checkpoint_every_steps=5,
+                warmup_steps=5,
+            ),
+        }
+
+    whole = play(**stages(math.inf), max_steps=1, checkpoints="whole")
+    with pytest.raises(ActorFailed, match="the power is gone"):
+        play(**stages(8 * at), max_steps=1, checkpoints="cut")
+    second = play(**stages(math.inf), max_steps=1, checkpoints="cut")
+    saved = at // 5 * 5
+    expected = {name: whole.series(name, "loss") for name in ("pretrain", "sft")}
+    assert second.series(stage, "loss") == expected[stage][saved:]
+    if stage == "sft":
+        assert second.series("pretrain", "loss") == [], "that one was done"
+    else:
+        assert second.series("sft", "loss") == expected["sft"]
+    assert second.series("train", "loss") == whole.series("train", "loss")
+
+
 def test_a_lora_run_sends_adapters_alone_and_learns(play, tmp_path):
     """The peers sample from what they were sent: the probe's gap shows that it is what the learner trained."""
     settings = LoraSettings(rank=4, alpha=8.0)

@@ -21,7 +21,7 @@ from headrace.actors.learner.packing import PackingSettings
 from headrace.actors.learner.policy import Policy
 from headrace.actors.learner.stages.pretrain import Pretrain, text_encoder
 from headrace.actors.learner.stages.sft import Sft, conversation_encoder
-from headrace.actors.learner.stages.supervised import Encoded, Supervised, run_supervised
+from headrace.actors.learner.stages.supervised import Encoded, StagePlace, Supervised, run_supervised
 from headrace.actors.learner.trainer import Trainer
 from headrace.actors.rendering import load_renderer
 
@@ -140,10 +140,14 @@ def test_a_source_of_its_own_may_be_the_held_out_one(policy: Policy, tokenizer: 
 
 def test_the_cursor_stands_behind_what_was_trained(policy: Policy, tokenizer: Any) -> None:
     """What a checkpoint keeps between two steps: the documents of the next step are the next ones."""
-    cursor = cursor_of(texts(), 0)
-    stage = Pretrain(source=texts(), steps=5, documents_per_step=7, warmup_steps=0)
-    train(stage, policy, text_encoder(tokenizer, 16), cursor=cursor)
-    assert cursor.state_dict() == {"given": 35}
+    places: list[StagePlace] = []
+
+    async def save(place: StagePlace) -> None:
+        places.append(place)
+
+    stage = Pretrain(source=texts(), steps=5, documents_per_step=7, warmup_steps=0, checkpoint_every_steps=2)
+    train(stage, policy, text_encoder(tokenizer, 16), save=save)
+    assert places == [StagePlace(step, {"given": 7 * step}) for step in (2, 4, 5)]
     cursor = cursor_of(GeneratedDocuments(make=lambda rng: rng.choice(["", "ab"])), 0)
     encoded = Encoded(cursor, text_encoder(tokenizer, 16))
     assert len(list(itertools.islice(encoded, 10))) == 10
