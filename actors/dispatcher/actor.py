@@ -17,6 +17,7 @@ import logging
 
 from headrace.actors.dispatcher.buffer import Consumption, OverAge
 from headrace.actors.dispatcher.commits import Commits
+from headrace.actors.dispatcher.curriculum import BySuccess
 from headrace.actors.dispatcher.evaluation import EvaluationSettings
 from headrace.actors.dispatcher.evaluator import Evaluator
 from headrace.actors.dispatcher.feeding import Feeding
@@ -71,6 +72,7 @@ class Dispatcher(Actor):
     that were lost with whoever had them. `group_extra`, `group_deadline_s`: see TrainingSettings.
     `ledger_path`: the journal; what is found there is gone on from. None keeps it in memory. `run_id`: of the launch;
     in a journal of another one, what nobody has was ended with the run, and no limit is touched.
+    `order`: in which tasks are issued, and which are set aside; None: in the source's, all.
     `only_evaluates`: there is no learner; once `num_evaluators` are there, what they serve is evaluated, and the run is
     over.
     """
@@ -97,6 +99,7 @@ class Dispatcher(Actor):
         temperature: float = 1.0,
         max_tokens: int = 64,
         seed: int = 0,
+        order: BySuccess | None = None,
         evaluation: EvaluationSettings | None = None,
         only_evaluates: bool = False,
         num_evaluators: int = 1,
@@ -124,6 +127,11 @@ class Dispatcher(Actor):
             max_tokens=max_tokens,
             seed=seed,
         )
+        if order is not None and order.target is not None and mode == "sync":
+            raise ValueError(
+                f"dispatcher.order.target must be null with mode=sync, got {order.target}: there a learner that starts "
+                "again draws its tasks anew in their order; use mode=async, or target: null"
+            )
         check_at_least("num_evaluators", num_evaluators, 1)
         if only_evaluates and (evaluation is None or not evaluation.is_made):
             raise ValueError("evaluation.num_prompts must be >= 1, got none; a run that only evaluates has no other")
@@ -133,7 +141,7 @@ class Dispatcher(Actor):
         self._tasks = tasks
         self._ledger_path = ledger_path or IN_MEMORY
         self._run_id = run_id
-        self.training = TrainingSessions(settings, tasks)
+        self.training = TrainingSessions(settings, tasks, order)
         self.placement = Placement()
         self.evaluator = Evaluator(evaluation, seed=seed, max_tokens=max_tokens)
         self.commits = Commits(self._write)

@@ -57,6 +57,7 @@ def gauges(training: TrainingSessions, placement: Placement) -> dict[str, float]
     }
     values |= {f"wasted_tokens_{reason}": float(ledger.wasted_tokens[reason]) for reason in DropReason}
     values |= {name: float(count) for name, count in counters.items() if not name.endswith("_sum")}
+    values |= training.issuer.order.figures()
     taken = counters["groups_taken"]
     if taken:
         values["lag_in_flight_mean"] = counters["lag_in_flight_sum"] / taken

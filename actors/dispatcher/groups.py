@@ -110,6 +110,12 @@ def judge(group: Group, *, pass_reward: float = 1.0) -> Verdict:
     return "all_fail" if max(rewards) <= EQUAL_REWARDS else "all_equal"
 
 
+def passed(group: Group, *, pass_reward: float = 1.0) -> float:
+    """The part of its sessions whose reward is that of a pass; 0 of none."""
+    rewards = [t.reward for t in group.trajectories if t.reward is not None]
+    return sum(reward >= pass_reward - EQUAL_REWARDS for reward in rewards) / max(1, len(rewards))
+
+
 def identical(group: Group) -> bool:
     """Whether every session of the group sampled the same tokens; at temperature 1 a sign of shared seeds, or of
     collapse."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
+from headrace.actors.dispatcher.curriculum import MAX_SKIPPED, InOrder, TaskOrder
 from headrace.actors.dispatcher.seeds import session_seed
 from headrace.actors.dispatcher.settings import TrainingSettings
 from headrace.actors.dispatcher.source import TaskSource
-from headrace.actors.session import Sampling, SessionSpec
-
-_MAX_SKIPPED_TASKS = 10_000
+from headrace.actors.session import Sampling, SessionSpec, Task
 
 
 class GroupIssuer:
@@ -22,9 +22,10 @@ class GroupIssuer:
     two groups of one prompt never meet. `again`: indices of tasks that come before the next. `quarantined`: task id →
     why no group of it is issued any more."""
 
-    def __init__(self, settings: TrainingSettings, tasks: TaskSource) -> None:
+    def __init__(self, settings: TrainingSettings, tasks: TaskSource, order: TaskOrder | None = None) -> None:
         self._settings = settings
         self._tasks = tasks
+        self.order: TaskOrder = order or InOrder()
         self.next_task = 0
         self.num_groups = 0
         self.again: deque[int] = deque()
@@ -59,27 +60,40 @@ class GroupIssuer:
     def rewind(self, next_task: int) -> None:
         """Every task from that index on is drawn again, in order."""
         self.again.clear()
+        self.order.rewind()
         self.next_task = next_task
 
-    def restore(self, *, next_task: int, again: Iterable[int], num_groups: int, quarantined: dict[str, str]) -> None:
+    def restore(
+        self,
+        *,
+        next_task: int,
+        again: Iterable[int],
+        num_groups: int,
+        quarantined: dict[str, str],
+        order: dict[str, Any],
+    ) -> None:
         self.next_task, self.num_groups, self.quarantined = next_task, num_groups, dict(quarantined)
         self.again = deque(again)
+        self.order.load_state_dict(order)
 
     def _draw(self) -> int:
         while self.again:
             index = self.again.popleft()
             if self._tasks.task(index).task_id not in self.quarantined:
                 return index
-        for index in range(self.next_task, self.next_task + _MAX_SKIPPED_TASKS):
-            task = self._tasks.task(index)
-            if task.task_id not in self.quarantined:
-                self.next_task = index + 1
-                return index
-        task_id, why = next(iter(self.quarantined.items()))
+        drawn, self.next_task = self.order.draw(self.next_task, self._issuable)
+        if drawn is not None:
+            return drawn
+        quarantined = [f"{task_id} is quarantined: {why}" for task_id, why in self.quarantined.items()]
         raise RuntimeError(
-            f"the next {_MAX_SKIPPED_TASKS} tasks are all quarantined (e.g. {task_id}: {why}); no task can be run: "
-            "see the logs of the environments and graders"
+            f"of the next {MAX_SKIPPED} tasks none can be issued: {len(quarantined)} are quarantined"
+            f"{f' (e.g. {quarantined[0]}; see the logs of the environments and graders)' if quarantined else ''}, the "
+            "others are set aside for being solved always or never (dispatcher.order.revisit_every)"
         )
+
+    def _issuable(self, index: int) -> Task | None:
+        task = self._tasks.task(index)
+        return None if task.task_id in self.quarantined else task
 
 
 def group_number(group_id: str) -> int:

@@ -18,7 +18,8 @@ from typing import Any
 from headrace.actors.dispatcher.admission import Admission
 from headrace.actors.dispatcher.batches import Batches
 from headrace.actors.dispatcher.buffer import ReadyGroup
-from headrace.actors.dispatcher.groups import GroupBook, OpenGroup, identical, judge
+from headrace.actors.dispatcher.curriculum import TaskOrder
+from headrace.actors.dispatcher.groups import GroupBook, OpenGroup, identical, judge, passed
 from headrace.actors.dispatcher.issue import GroupIssuer
 from headrace.actors.dispatcher.ledger import DropReason, Ledger, SessionRecord, SessionState
 from headrace.actors.dispatcher.restoring import restore_sessions
@@ -34,7 +35,7 @@ _FAILURES = frozenset({DropReason.FAILED, DropReason.TIMED_OUT, DropReason.LOST}
 class TrainingSessions:
     """Everything between the task source and the optimizer step; the learner's side of it is `batches`."""
 
-    def __init__(self, settings: TrainingSettings, tasks: TaskSource) -> None:
+    def __init__(self, settings: TrainingSettings, tasks: TaskSource, order: TaskOrder | None = None) -> None:
         self.settings = settings
         self.ledger = Ledger()
         self.versions = VersionSteps()
@@ -44,7 +45,7 @@ class TrainingSessions:
         self.cancelled: list[int] = []
         """tasks whose groups were open when training ended: issued again where it goes on after all"""
         self.counters: Counter[str] = Counter()
-        self.issuer = GroupIssuer(settings, tasks)
+        self.issuer = GroupIssuer(settings, tasks, order)
         self.pending: deque[str] = deque()
         self.batches = Batches(
             settings,
@@ -69,6 +70,7 @@ class TrainingSessions:
             "again": list(self.issuer.again),
             "num_groups": self.issuer.num_groups,
             "quarantined": dict(self.issuer.quarantined),
+            "order": self.issuer.order.state_dict(),
             "issued": self.ledger.issued,
             "learner_step": self.learner_step,
             "finished": self.finished,
@@ -88,6 +90,7 @@ class TrainingSessions:
             again=facts.get("again", []),
             num_groups=facts["num_groups"],
             quarantined=facts["quarantined"],
+            order=facts.get("order", {}),
         )
         parting = (facts["parting_version"], facts["parting_step"])
         self.versions.restore(snapshot.versions, parting, serving=same_run and facts.get("serving", True))
@@ -327,6 +330,7 @@ class TrainingSessions:
         if self.settings.group_size > 1:
             verdict = judge(group, pass_reward=self.settings.pass_reward)
             self.counters[f"groups_{verdict}"] += 1
+            self.issuer.order.judged(open_group.task, passed(group, pass_reward=self.settings.pass_reward), verdict)
             if verdict != "useful" and self.settings.zero_variance == "drop":
                 for trajectory in group.trajectories:
                     self._drop(trajectory.spec.session_id, DropReason.ZERO_VARIANCE)
