@@ -159,3 +159,20 @@ def test_geo_looks_at_engine_mismatch_alone():
 def test_what_cannot_be_is_refused(make, named):
     with pytest.raises(ValueError, match=named):
         make()
+
+
+def of_ratio(*ratios: float) -> TrainedTokens:
+    """One sequence of tokens whose pi_old / mu are these."""
+    return tensors([[Token(-1.0 + math.log(ratio), -1.0 + math.log(ratio), -1.0, 1.0, 0) for ratio in ratios]])
+
+
+def test_a_lower_bound_of_0_leaves_nothing_out_below() -> None:
+    assert Mis(low=0.0)(of_ratio(1e-6, 1.0, 3.0)).tolist() == [1.0, 1.0, 0.0]
+    assert Mis(low=0.5)(of_ratio(1e-6, 1.0, 3.0)).tolist() == [0.0, 1.0, 0.0]
+
+
+def test_a_cap_of_1_is_the_least() -> None:
+    assert Tis(cap=1.0)(of_ratio(0.5, 1.5)).tolist() == pytest.approx([0.5, 1.0])
+    assert Tis(cap=1.5)(of_ratio(0.5, 3.0)).tolist() == pytest.approx([0.5, 1.5])
+    with pytest.raises(ValueError, match=r"tis\.cap must be >= 1, got 0\.99"):
+        Tis(cap=0.99)
