@@ -44,7 +44,7 @@ def test_full_shared_memory_is_an_error(how: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", _WRITER, str(tmp_path), how]
     if how == "tmpfs":
         unshare = shutil.which("unshare")
-        mount = f'mount -t tmpfs -o size=8m tmpfs "{tmp_path}" && exec "$@"'
+        mount = f'mount -t tmpfs -o size=12m tmpfs "{tmp_path}" && exec "$@"'
         inside = [str(unshare), "-rm", "sh", "-c", mount, "sh"]
         if unshare is None or subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
             pytest.skip("this system mounts no tmpfs in a namespace")
@@ -63,7 +63,7 @@ from headrace.transport.weights import SenderSettings
 from headrace.transport.weights.shm import ShmReader, ShmWriter
 
 directory = Path(sys.argv[1])
-writer = ShmWriter(SenderSettings(run_id="mine"), directory=directory)
+writer = ShmWriter(SenderSettings(run_id="mine", num_buffers=1), directory=directory)
 manifest = writer.stage({"w": torch.arange(1000)}, version=1, step=1).seal()
 pids = []
 for how in ("kill", "exit", "kill"):
@@ -97,7 +97,7 @@ def test_killed_readers_and_a_killed_writer(tmp_path: Path) -> None:
     assert "resource_tracker" not in done.stderr
     assert len(list(tmp_path.iterdir())) == 1
     (tmp_path / "headrace-other-weights-x-0").touch()
-    writer = ShmWriter(SenderSettings(run_id="mine"), directory=tmp_path)
+    writer = ShmWriter(SenderSettings(run_id="mine", num_buffers=1), directory=tmp_path)
     staged = writer.stage({"w": torch.zeros(10)}, version=1, step=1)
     assert staged is not None
     manifest = staged.seal()
