@@ -223,7 +223,7 @@ class LearnerStepped:
 @message("ranks.join")
 @dataclass(frozen=True, slots=True)
 class JoinRanks:
-    """learner → each learner_rank (ask): be rank `rank` of `size`, from 1 on, of the learner `incarnation`; the ranks
+    """learner → learner_rank (ask): be rank `rank` of `size`, from 1 on, of the learner `incarnation`; the ranks
     meet at host:port, within `timeout_s`. Accepted where it will be; one that was a rank of another learner ends
     instead, and its successor is to be asked."""
 

@@ -19,6 +19,7 @@ from headrace.actors.generator.actor import Generator
 from headrace.actors.generator.scripted_engine import ScriptedEngine
 from headrace.actors.grader.actor import Grader
 from headrace.actors.learner.actor import Learner
+from headrace.actors.learner.ranks.actor import LearnerRank
 from headrace.actors.monitor.actor import Monitor
 from headrace.actors.parameter_server.actor import ParameterServer
 from headrace.actors.relay.actor import Relay
@@ -32,6 +33,7 @@ RECEIVERS: dict[str, type[Actor]] = {
     "generator": Generator,
     "grader": Grader,
     "learner": Learner,
+    "learner_rank": LearnerRank,
     "monitor": Monitor,
     "parameter_server": ParameterServer,
     "relay": Relay,
