@@ -50,6 +50,7 @@ WAITS_WITHOUT_DEADLINE = {
         "an engine's update; the parameter server's ask has a deadline",
     "actors/generator/actor.py Generator._alone: async with self._one_update": "as Generator._update",
     "actors/generator/actor.py Generator.until_idle: async with self._one_update": "as Generator._update",
+    "actors/learner/ranks/meeting.py meet_ranks.ask: await opened": "within the meeting's timeout, whose tasks these are",
     "actors/learner/publisher.py Publisher._send: await probing": "a short forward pass in a thread of its own",
     "actors/learner/publisher.py Publisher._send: async with self._one_seal":
         "while threads compute a probe and checksum a copy of the version before",
@@ -102,6 +103,7 @@ WAITS_WITHOUT_DEADLINE = {
 
 TASKS = {
     "actors/learner/publisher.py Publisher._send": "its result is taken in the same call",
+    "actors/learner/ranks/meeting.py meet_ranks": "a TaskGroup's, which ends in whatever they raise",
     "actors/learner/workbench.py Workbench.save_beside": "kept; it logs and counts whatever the writing raises",
     "transport/stream_network.py _Outgoing.__init__": "kept; it catches and logs whatever a connection raises",
     "transport/cell.py ActorCell.start": "kept; its exception fails the actor",
