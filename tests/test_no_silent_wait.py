@@ -50,7 +50,7 @@ WAITS_WITHOUT_DEADLINE = {
         "an engine's update; the parameter server's ask has a deadline",
     "actors/generator/actor.py Generator._alone: async with self._one_update": "as Generator._update",
     "actors/generator/actor.py Generator.until_idle: async with self._one_update": "as Generator._update",
-    "actors/learner/ranks/meeting.py meet_ranks.ask: await opened": "within the timeout of the meeting, whose task it is",
+    "actors/learner/ranks/meeting.py meet_ranks.ask: await opened": "a task of a meeting that has a timeout",
     "actors/learner/publisher.py Publisher._send: await probing": "a short forward pass in a thread of its own",
     "actors/learner/publisher.py Publisher._send: async with self._one_seal":
         "while threads compute a probe and checksum a copy of the version before",
